@@ -1,0 +1,38 @@
+# make demo   set up .venv and run the example        make check   ruff and mypy
+# make test   set up .venv and run the test suite     make clean   remove .venv and caches
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+JOBS   ?= 2
+
+.PHONY: demo test check format clean
+
+demo: $(READY)
+	$(BIN)/python examples/sparse_recovery.py
+
+test: $(READY)
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+
+check: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+	  { echo "error: Python 3.11 or newer is needed, and '$(PYTHON)' is $$($(PYTHON) --version 2>&1 | head -n 1); try: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 2; }
+	@$(PYTHON) -m venv $(VENV) > $(VENV).log 2>&1 || \
+	  { echo "error: '$(PYTHON) -m venv' failed: $$(tail -n 1 $(VENV).log); install Python's venv module (Debian: python3-venv)" >&2; exit 2; }
+	@echo "Installing into $(VENV) (a few minutes the first time; log in $(VENV)/install.log)"
+	@mv $(VENV).log $(VENV)/install.log; \
+	  $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[dev,cluster]' >> $(VENV)/install.log 2>&1 || \
+	  { echo "error: the packages could not be installed (is the network reachable?): $$(grep -i '^error' $(VENV)/install.log | tail -n 1)" >&2; exit 2; }
+	@touch $@
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis out

@@ -1,0 +1,1 @@
+"""Wireless MIMO channel estimation: channels, front ends, estimators, evaluation."""

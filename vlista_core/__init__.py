@@ -1,0 +1,1 @@
+"""Sparse recovery with a sensing matrix that changes with every sample."""

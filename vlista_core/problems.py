@@ -1,0 +1,82 @@
+"""Where samples come from: `Problem.sample` gives a Batch, and nothing else does."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from vlista_core.draws import Split
+from vlista_core.linops import LinearMap
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Samples of y = Φs + n with their truth."""
+
+    signal: Tensor
+    """s: [batch, n]."""
+    y: Tensor
+    """[batch, m]."""
+    phi: LinearMap
+    """Φ: one for each sample, or shared."""
+    noise_var: Tensor
+    """E|n|² an entry: [batch]."""
+    code: Tensor | None = None
+    """x with s = Ψx, where the problem has one: [batch, atoms]."""
+
+    def __len__(self) -> int:
+        return self.y.shape[0]
+
+    def select(self, index: Tensor) -> Self:
+        """The chosen samples. index: [k] integer or [batch] bool."""
+        return self._map(lambda value: value[index], lambda value: value.select(index))
+
+    def to(self, device: torch.device | str) -> Self:
+        """The same samples on `device`."""
+        return self._map(lambda value: value.to(device), lambda value: value.to(device))
+
+    def _map(self, on_tensor: Callable[[Tensor], Tensor], on_map: Callable[[Any], Any]) -> Self:
+        changed: dict[str, Any] = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is not None:
+                changed[field.name] = on_tensor(value) if isinstance(value, Tensor) else on_map(value)
+        return replace(self, **changed)
+
+
+class Problem(ABC):
+    """A distribution of (s, Φ, y)."""
+
+    @property
+    @abstractmethod
+    def signal_length(self) -> int:
+        """n."""
+
+    @property
+    @abstractmethod
+    def measurements(self) -> int:
+        """m."""
+
+    @property
+    @abstractmethod
+    def dtype(self) -> torch.dtype: ...
+
+    @abstractmethod
+    def sample(
+        self, count: int, *, seed: int, split: Split = "test", start: int = 0, snr_db: float | None = None
+    ) -> Batch:
+        """Samples start … start + count - 1 of the stream (seed, split); snr_db None takes the problem's own noise.
+
+        Sample i is a function of (seed, split, i) alone. The splits of one seed never share a draw.
+        """
+
+
+def check_count(name: str, value: int, *, least: int = 1) -> None:
+    """ValueError unless `value` is an integer of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")

@@ -1,0 +1,57 @@
+"""Thresholds and shrinkage, real and complex, with finite gradients everywhere."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def soft_threshold(u: Tensor, threshold: Tensor) -> Tensor:
+    """η_θ(u) = u/|u| · max(|u| - θ, 0). u: [batch, b]; threshold: broadcastable, real and non-negative."""
+    if not u.is_complex():
+        return u - torch.clamp(u, -threshold, threshold)
+    modulus = u.abs()
+    return u * (torch.relu(modulus - threshold) / modulus.clamp_min(torch.finfo(modulus.dtype).tiny))
+
+
+def hard_threshold(u: Tensor, keep: int) -> Tensor:
+    """The `keep` entries of largest modulus of each sample, the others zero. u: [batch, b]."""
+    index = u.abs().topk(keep, dim=1).indices
+    return torch.zeros_like(u).scatter(1, index, u.gather(1, index))
+
+
+def soft_threshold_with_selection(u: Tensor, threshold: Tensor, fraction: Tensor | float) -> Tensor:
+    """Soft threshold that leaves the largest entries unshrunk: the top `fraction` of each sample, if above the threshold.
+
+    The support selection of LISTA-CPSS. u: [batch, b]; threshold: [batch or 1, b or 1]; fraction in [0, 1], a float or
+    [batch, 1]. The choice of entries has no gradient.
+    """
+    modulus = u.abs().detach()
+    b = u.shape[1]
+    keep = torch.as_tensor(fraction, dtype=modulus.dtype, device=u.device).clamp(0, 1).expand(u.shape[0], 1) * b
+    rank = (keep.round().long() - 1).clamp(0, b - 1)
+    cut = modulus.sort(dim=1, descending=True).values.gather(1, rank)
+    selected = (modulus >= cut) & (modulus > threshold) & (keep.round() >= 1)
+    return torch.where(selected, u, soft_threshold(u, threshold))
+
+
+def bernoulli_gauss(r: Tensor, noise: Tensor, activity: Tensor, power: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """MMSE estimate of x from r = x + N(0, noise), x ~ (1 - activity) δ₀ + activity N(0, power).
+
+    r: [batch, b]; the rest broadcastable, real; circular Gaussians where r is complex.
+    Returns the posterior mean [batch, b], variance [batch, b] and probability of being non-zero [batch, b].
+    """
+    half = 1.0 if r.is_complex() else 0.5
+    total = power + noise
+    log_odds = (
+        torch.log(activity)
+        - torch.log1p(-activity)
+        + half * torch.log(noise / total)
+        + half * r.abs().square() * (power / (noise * total))
+    )
+    active = torch.sigmoid(log_odds)
+    gain = power / total
+    mean = active * gain * r
+    second_moment = active * (gain * noise + (gain * r.abs()).square())
+    variance = (second_moment - mean.abs().square()).clamp_min(0)
+    return mean, variance, active
