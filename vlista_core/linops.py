@@ -62,6 +62,10 @@ class LinearMap(ABC):
     def to(self, device: torch.device | str) -> LinearMap:
         """The same map with its data on `device`."""
 
+    def cast(self, dtype: torch.dtype) -> LinearMap:
+        """The same map in another precision of the same kind, real or complex."""
+        return DenseMap(self.materialize().to(dtype), self.orthonormal)
+
     def apply_block(self, x: Tensor) -> Tensor:
         """A X for several vectors a sample. x: [batch or 1, n, k] -> [batch or 1, m, k]."""
         size = self.batch if self.batch is not None else x.shape[0]
@@ -201,6 +205,9 @@ class DenseMap(LinearMap):
     def to(self, device: torch.device | str) -> DenseMap:
         return DenseMap(self.matrix.to(device), self.rows_orthonormal)
 
+    def cast(self, dtype: torch.dtype) -> DenseMap:
+        return DenseMap(self.matrix.to(dtype), self.rows_orthonormal)
+
 
 @dataclass(frozen=True, eq=False)
 class IdentityMap(LinearMap):
@@ -249,6 +256,9 @@ class IdentityMap(LinearMap):
 
     def to(self, device: torch.device | str) -> IdentityMap:
         return IdentityMap(self.length, self.data_type, torch.device(device))
+
+    def cast(self, dtype: torch.dtype) -> IdentityMap:
+        return IdentityMap(self.length, dtype, self.on)
 
 
 @dataclass(frozen=True, eq=False)
@@ -304,6 +314,9 @@ class ComposedMap(LinearMap):
 
     def to(self, device: torch.device | str) -> ComposedMap:
         return ComposedMap(self.outer.to(device), self.inner.to(device))
+
+    def cast(self, dtype: torch.dtype) -> ComposedMap:
+        return ComposedMap(self.outer.cast(dtype), self.inner.cast(dtype))
 
 
 @dataclass(frozen=True, eq=False)
@@ -361,6 +374,9 @@ class ScaledMap(LinearMap):
 
     def to(self, device: torch.device | str) -> ScaledMap:
         return ScaledMap(self.base.to(device), self.scale.to(device))
+
+    def cast(self, dtype: torch.dtype) -> ScaledMap:
+        return ScaledMap(self.base.cast(dtype), self.scale.to(torch.empty((), dtype=dtype).real.dtype))
 
 
 def as_map(matrix: LinearMap | Tensor) -> LinearMap:

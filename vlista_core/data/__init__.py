@@ -1,0 +1,1 @@
+"""Problems made from data: synthetic vectors and images."""

@@ -1,0 +1,148 @@
+"""Dictionaries Ψ: [n, atoms], signal = Ψ code. Fixed ones are orthonormal where they can be; all are LinearMaps."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pywt
+import torch
+from numpy.typing import NDArray
+from scipy.fft import dct as scipy_dct
+from sklearn.decomposition import MiniBatchSparsePCA
+from torch import Tensor, nn
+
+from vlista_core.linops import DenseMap, IdentityMap, LinearMap
+
+
+def canonical(length: int, dtype: torch.dtype = torch.float32) -> IdentityMap:
+    """The canonical basis: the code is the signal."""
+    return IdentityMap(length, dtype)
+
+
+def dct(height: int, width: int, dtype: torch.dtype = torch.float32) -> DenseMap:
+    """Orthonormal two-dimensional cosine basis for images stacked row by row: [h·w, h·w]."""
+    vertical, horizontal = (scipy_dct(np.eye(size), norm="ortho", axis=0).T for size in (height, width))
+    return DenseMap(torch.from_numpy(np.kron(vertical, horizontal)).to(dtype), rows_orthonormal=True)
+
+
+def wavelet(
+    height: int, width: int, *, name: str = "db4", levels: int | None = None, dtype: torch.dtype = torch.float32
+) -> DenseMap:
+    """Orthonormal periodised wavelet basis for images of any size, stacked row by row: [h·w, h·w].
+
+    Each level splits the approximation in both directions. A side of odd length keeps its last entry among the
+    approximations, which leaves the basis orthonormal at every size. `levels` None goes on while a side has 8 or more.
+    """
+    if name not in pywt.wavelist(kind="discrete") or not pywt.Wavelet(name).orthogonal:
+        raise ValueError(f"name must be an orthogonal wavelet of pywavelets such as haar, db4 or sym4, got {name!r}")
+    if levels is not None and levels < 1:
+        raise ValueError(f"levels must be at least 1 or None, got {levels}")
+    analysis = np.eye(height * width).reshape(height, width, height * width)
+    rows, columns, level = height, width, 0
+    while (min(rows, columns) >= 8) if levels is None else (level < levels and min(rows, columns) >= 2):
+        split_rows, split_columns = (_analysis_matrix(size, name) for size in (rows, columns))
+        approximation = np.tensordot(split_rows, analysis[:rows, :columns], axes=1)
+        analysis[:rows, :columns] = np.einsum("ij,rjs->ris", split_columns, approximation)
+        rows, columns, level = (rows + 1) // 2, (columns + 1) // 2, level + 1
+    synthesis = analysis.reshape(height * width, height * width).T
+    return DenseMap(torch.from_numpy(np.ascontiguousarray(synthesis)).to(dtype), rows_orthonormal=True)
+
+
+def sparse_pca(images: Tensor, atoms: int, *, alpha: float = 0.01, iterations: int = 200, seed: int = 0) -> DenseMap:
+    """Sparse principal components of training images, unit norm, completed by the mean image as the first atom.
+
+    images: [samples, n] -> [n, atoms]. The mean is an atom because a code must be able to express the offset that the
+    decomposition subtracts. Components that the penalty removed altogether are drawn as random unit vectors.
+    """
+    if images.ndim != 2 or images.shape[0] < 2:
+        raise ValueError(f"images must be [samples, n] with at least two samples, got {[*images.shape]}")
+    if not 2 <= atoms:
+        raise ValueError(f"atoms must be at least 2, got {atoms}")
+    values: NDArray[np.float64] = images.double().cpu().numpy()
+    model = MiniBatchSparsePCA(n_components=atoms - 1, alpha=alpha, max_iter=iterations, random_state=seed)
+    components = np.vstack([values.mean(axis=0), model.fit(values).components_])
+    norms = np.linalg.norm(components, axis=1, keepdims=True)
+    random = np.random.default_rng(seed).standard_normal(components.shape)
+    random /= np.linalg.norm(random, axis=1, keepdims=True)
+    unit = np.where(norms > 0, components / np.where(norms > 0, norms, 1.0), random)
+    return DenseMap(torch.from_numpy(np.ascontiguousarray(unit.T)).to(images.dtype))
+
+
+class LearnedDictionary(nn.Module, LinearMap):
+    """A dictionary whose entries are parameters; complex ones are stored as real pairs and viewed as complex in use."""
+
+    def __init__(self, matrix: Tensor) -> None:
+        """matrix: [n, atoms], the starting point."""
+        super().__init__()
+        if matrix.ndim != 2 or not (matrix.is_floating_point() or matrix.is_complex()):
+            raise ValueError(f"matrix must be floating-point or complex [n, atoms], got {matrix.dtype} {[*matrix.shape]}")
+        start = matrix.detach().clone()
+        self.is_complex = start.is_complex()
+        self.weight = nn.Parameter(torch.view_as_real(start).contiguous() if self.is_complex else start)
+
+    @classmethod
+    def random(
+        cls, length: int, atoms: int, *, generator: torch.Generator, dtype: torch.dtype = torch.float32
+    ) -> LearnedDictionary:
+        """Gaussian entries with unit-norm columns on average."""
+        return cls(torch.randn(length, atoms, generator=generator, dtype=dtype) / math.sqrt(length))
+
+    @property
+    def matrix(self) -> Tensor:
+        """[n, atoms]."""
+        return torch.view_as_complex(self.weight) if self.is_complex else self.weight
+
+    def frozen(self) -> DenseMap:
+        """The dictionary as it is now, as a plain map that shares the parameters."""
+        return DenseMap(self.matrix)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.weight.shape[0], self.weight.shape[1]
+
+    @property
+    def batch(self) -> None:
+        return None
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.matrix.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.weight.device
+
+    def apply(self, x: Tensor) -> Tensor:  # type: ignore[override]  # nn.Module.apply visits submodules; Ψx is what a map's apply means
+        return self.frozen().apply(x)
+
+    def adjoint(self, y: Tensor) -> Tensor:
+        return self.frozen().adjoint(y)
+
+    def apply_block(self, x: Tensor) -> Tensor:
+        return self.frozen().apply_block(x)
+
+    def columns(self, index: Tensor) -> Tensor:
+        return self.frozen().columns(index)
+
+    def column_norms(self) -> Tensor:
+        return self.frozen().column_norms()
+
+    def materialize(self) -> Tensor:
+        return self.frozen().materialize()
+
+    def select(self, index: Tensor) -> LearnedDictionary:
+        return self
+
+
+def _analysis_matrix(size: int, name: str) -> NDArray[np.float64]:
+    """One level of the periodised transform of `size` samples, approximations first: orthonormal [size, size]."""
+    even = size - size % 2
+    approximation, detail = pywt.dwt(np.eye(even), name, mode="periodization", axis=0)
+    matrix = np.zeros((size, size))
+    half = even // 2
+    matrix[:half, :even] = approximation
+    matrix[size - half :, :even] = detail
+    if size % 2:
+        matrix[half, even] = 1.0
+    return matrix

@@ -1,0 +1,113 @@
+"""Figures of merit. Definitions are those of the README's table of units; each is stated again where it is computed."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torchmetrics.functional.classification import binary_auroc
+from torchmetrics.functional.image import structural_similarity_index_measure
+
+_COVERAGE_LEVELS = tuple(level / 20 for level in range(1, 20))
+
+
+def squared_error_ratios(estimate: Tensor, signal: Tensor) -> Tensor:
+    """‖ŝ - s‖² / ‖s‖² of each sample; samples that are identically zero count as 0 or Inf. [batch, n] -> [batch]."""
+    _check_pair(estimate, signal)
+    error = (estimate - signal).abs().square().sum(1)
+    power = signal.abs().square().sum(1)
+    return torch.where(error == 0, torch.zeros_like(error), error / power)
+
+
+def nmse_db(estimate: Tensor, signal: Tensor) -> float:
+    """NMSE as the ratio of sums, 10 log₁₀ (Σ‖ŝ - s‖² / Σ‖s‖²): the figure printed first everywhere. [batch, n]."""
+    _check_pair(estimate, signal)
+    error = (estimate - signal).abs().square().sum(dtype=torch.float64)
+    return _db(float(error / signal.abs().square().sum(dtype=torch.float64)))
+
+
+def nmse_mean_db(estimate: Tensor, signal: Tensor) -> float:
+    """NMSE as 10 log₁₀ of the mean of per-sample ratios; one diverged sample can dominate it. [batch, n]."""
+    return _db(float(squared_error_ratios(estimate, signal).double().mean()))
+
+
+def nmse_median_db(estimate: Tensor, signal: Tensor) -> float:
+    """NMSE as 10 log₁₀ of the median of per-sample ratios: the paper's figure for synthetic data. [batch, n]."""
+    return _db(float(squared_error_ratios(estimate, signal).double().quantile(0.5)))
+
+
+def ssim(estimate: Tensor, images: Tensor) -> Tensor:
+    """SSIM of each image: Gaussian window 11, sigma 1.5, data range 1. [batch, height, width] in [0, 1] -> [batch]."""
+    _check_images(estimate, images)
+    value = structural_similarity_index_measure(
+        estimate[:, None], images[:, None], sigma=1.5, kernel_size=11, data_range=1.0, reduction="none"
+    )
+    if not isinstance(value, Tensor):
+        raise TypeError(f"torchmetrics returned {type(value).__name__} instead of a tensor")
+    return value.reshape(images.shape[0])
+
+
+def psnr_db(estimate: Tensor, images: Tensor) -> Tensor:
+    """PSNR of each image for data range 1, in dB. [batch, height, width] -> [batch]."""
+    _check_images(estimate, images)
+    return -10.0 * torch.log10((estimate - images).square().flatten(1).mean(1))
+
+
+def coverage(estimate: Tensor, variance: Tensor, truth: Tensor, level: float) -> float:
+    """Share of entries whose truth lies in the central Gaussian interval of probability `level` about the estimate.
+
+    A complex entry has a disc for an interval, its variance being E|e|². All of one shape.
+    """
+    if not 0.0 < level < 1.0:
+        raise ValueError(f"level must lie between 0 and 1, got {level}")
+    _check_variance(estimate, variance, truth)
+    if truth.is_complex():
+        radius_squared = -math.log1p(-level)
+    else:
+        radius_squared = 2.0 * float(torch.erfinv(torch.tensor(level, dtype=torch.float64))) ** 2
+    inside = (estimate - truth).abs().square() <= radius_squared * variance
+    return float(inside.double().mean())
+
+
+def calibration_error(estimate: Tensor, variance: Tensor, truth: Tensor) -> float:
+    """Mean |coverage - level| over the levels 5 %, 10 %, …, 95 %: 0 for intervals that cover as they say."""
+    gaps = [abs(coverage(estimate, variance, truth, level) - level) for level in _COVERAGE_LEVELS]
+    return sum(gaps) / len(gaps)
+
+
+def auroc(scores_in: Tensor, scores_out: Tensor) -> float:
+    """Probability that an out-of-distribution score exceeds an in-distribution one. [samples], [samples]."""
+    for name, scores in (("scores_in", scores_in), ("scores_out", scores_out)):
+        if scores.ndim != 1 or scores.numel() == 0:
+            raise ValueError(f"{name} must be a non-empty vector, got shape {[*scores.shape]}")
+    scores = torch.cat([scores_in, scores_out]).double()
+    target = torch.cat([torch.zeros_like(scores_in), torch.ones_like(scores_out)]).long()
+    ranks = scores.unique(return_inverse=True)[1].double()
+    return float(binary_auroc(ranks / max(1.0, float(ranks.max())), target))
+
+
+def _db(ratio: float) -> float:
+    return 10.0 * math.log10(ratio) if ratio > 0 else -math.inf
+
+
+def _check_pair(estimate: Tensor, signal: Tensor) -> None:
+    if estimate.shape != signal.shape or signal.ndim != 2:
+        raise ValueError(f"estimate and signal must both be [batch, n], got {[*estimate.shape]} and {[*signal.shape]}")
+
+
+def _check_images(estimate: Tensor, images: Tensor) -> None:
+    if estimate.shape != images.shape or images.ndim != 3:
+        raise ValueError(
+            f"estimate and images must both be [batch, height, width], got {[*estimate.shape]} and {[*images.shape]}"
+        )
+
+
+def _check_variance(estimate: Tensor, variance: Tensor, truth: Tensor) -> None:
+    if not estimate.shape == variance.shape == truth.shape:
+        raise ValueError(
+            "estimate, variance and truth must have one shape, "
+            f"got {[*estimate.shape]}, {[*variance.shape]} and {[*truth.shape]}"
+        )
+    if variance.is_complex() or bool((variance < 0).any()):
+        raise ValueError("variance must be real and non-negative")

@@ -1,0 +1,69 @@
+"""AMP (Donoho, Maleki & Montanari 2009): v = y - Ax + (1/m)⟨η'⟩ v_prev, x ← η_θ(x + Aᴴv), θ = α‖v‖/√m.
+
+The Onsager term ⟨η'⟩ is ‖x‖₀ for real codes and Σ(1 - θ/2|u|) over the survivors for complex ones.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from vlista_core.estimate import Estimate, Measurement
+from vlista_core.linops import LinearMap, ScaledMap
+from vlista_core.problems import check_count
+from vlista_core.prox import soft_threshold
+from vlista_core.solvers.base import Solver, State, check_positive, iterate, mean_column_power, relative_change
+
+_DIVERGED = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class AMP(Solver):
+    """Approximate message passing with soft thresholding, for A close to i.i.d.; A is scaled to unit columns on average.
+
+    A sample whose corrected residual grows past ten times ‖y‖ stops at its last good code: A is not of the kind AMP needs.
+    """
+
+    alpha: float = 1.14
+    """Threshold in standard deviations of the effective noise."""
+    iterations: int = 100
+    tolerance: float = 1e-5
+
+    def __post_init__(self) -> None:
+        check_count("iterations", self.iterations)
+        check_positive(alpha=self.alpha, tolerance=self.tolerance)
+
+    def solve(self, system: Measurement, dictionary: LinearMap) -> Estimate:
+        power = mean_column_power(system.phi)
+        scale = torch.where(power > 0, power, torch.ones_like(power)).rsqrt().expand(system.y.shape[0])
+        unit = Measurement(system.y, ScaledMap(system.phi, scale), system.noise_var)
+        code = torch.zeros(system.y.shape[0], system.phi.shape[1], dtype=system.y.dtype, device=system.y.device)
+        limit = _DIVERGED * torch.linalg.vector_norm(system.y, dim=1)
+        (code, _, _), taken = iterate(unit, (code, system.y, limit), self._update, self.iterations)
+        code = scale[:, None] * code
+        return Estimate(dictionary.apply(code), code, iterations=taken)
+
+    def _update(self, system: Measurement, state: State, t: int) -> tuple[State, Tensor]:
+        code, corrected, limit = state
+        m = system.phi.shape[0]
+        threshold = self.alpha / math.sqrt(m) * torch.linalg.vector_norm(corrected, dim=1, keepdim=True)
+        pseudo_data = code + system.phi.adjoint(corrected)
+        new = soft_threshold(pseudo_data, threshold)
+        onsager = _divergence(pseudo_data, threshold) / m
+        new_corrected = system.y - system.phi.apply(new) + onsager * corrected
+        diverged = torch.linalg.vector_norm(new_corrected, dim=1) > limit
+        new = torch.where(diverged[:, None], code, new)
+        return (new, new_corrected, limit), diverged | (relative_change(new, code) <= self.tolerance)
+
+
+def _divergence(u: Tensor, threshold: Tensor) -> Tensor:
+    """Sum over the entries of the derivative of η_θ at u. u: [batch, b], threshold: [batch, 1] -> [batch, 1]."""
+    modulus = u.abs()
+    survives = modulus > threshold
+    if not u.is_complex():
+        return survives.sum(1, keepdim=True).to(u.dtype)
+    slope = 1.0 - threshold / (2.0 * modulus.clamp_min(torch.finfo(modulus.dtype).tiny))
+    return torch.where(survives, slope, torch.zeros_like(slope)).sum(1, keepdim=True)

@@ -1,0 +1,141 @@
+"""What the classical solvers share: the entry point, the loop that drops converged samples, default parameters."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from vlista_core.estimate import Estimate, Estimator, Measurement
+from vlista_core.linops import IdentityMap, LinearMap
+
+State = tuple[Tensor, ...]
+Step = Callable[[Measurement, State, int], tuple[State, Tensor]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Solver(Estimator):
+    """A sparse solver for y = ΦΨx + n: a small frozen configuration, checked when it is built."""
+
+    dictionary: LinearMap | None = None
+    """Ψ: [n, atoms], shared by all samples; None is the canonical basis."""
+
+    def estimate(self, y: Tensor, phi: LinearMap | Tensor, noise_var: Tensor | float) -> Estimate:
+        measured = Measurement.checked(y, phi, noise_var)
+        identity = IdentityMap(measured.phi.shape[1], measured.phi.dtype, measured.phi.device)
+        dictionary = identity if self.dictionary is None else self.dictionary
+        system = Measurement(measured.y, measured.phi @ dictionary, measured.noise_var)
+        with torch.no_grad():
+            return self.solve(system, dictionary)
+
+    @abstractmethod
+    def solve(self, system: Measurement, dictionary: LinearMap) -> Estimate:
+        """The algorithm. `system.phi` is A = ΦΨ, not formed; the signal is dictionary.apply(code)."""
+
+
+def iterate(system: Measurement, start: State, step: Step, iterations: int) -> tuple[State, Tensor]:
+    """Repeat `step` until every sample says it is done, at most `iterations` times.
+
+    `start` is a tuple of tensors [batch, ...]; `step(system, state, t)` returns the next state and who is done, [batch]
+    bool. A sample keeps the state at which it was done, whatever the others do, and leaves the batch once half have
+    finished, so that it costs nothing more. Returns the final state and the number of steps each sample took.
+    """
+    size = system.y.shape[0]
+    device = system.y.device
+    done = torch.zeros(size, dtype=torch.bool, device=device)
+    taken = torch.zeros(size, dtype=torch.int64, device=device)
+    place = torch.arange(size, device=device)
+    final, final_taken, state = start, taken, start
+    check_every = 8 if device.type == "cuda" else 1
+    finished = 0
+    for t in range(iterations):
+        proposed, now_done = step(system, state, t)
+        state = proposed if finished == 0 else _keep_where(done, state, proposed)
+        taken = taken + (~done).to(taken.dtype)
+        done = done | now_done
+        if done.is_meta or (t + 1) % check_every:
+            finished = -1
+            continue
+        finished = int(done.sum())
+        if finished == done.shape[0]:
+            break
+        if 2 * finished >= done.shape[0]:
+            final, final_taken = _put(final, place[done], state, done), _put((final_taken,), place[done], (taken,), done)[0]
+            rest = ~done
+            system, place, taken = system.select(rest), place[rest], taken[rest]
+            state = tuple(value[rest] for value in state)
+            done, finished = done[rest], 0
+    if place.shape[0] == size:
+        return state, taken
+    everyone = torch.ones_like(done)
+    return _put(final, place, state, everyone), _put((final_taken,), place, (taken,), everyone)[0]
+
+
+def _keep_where(done: Tensor, old: State, new: State) -> State:
+    return tuple(
+        after if after is before else torch.where(done.view(-1, *[1] * (after.ndim - 1)), before, after)
+        for before, after in zip(old, new, strict=True)
+    )
+
+
+def _put(final: State, place: Tensor, state: State, chosen: Tensor) -> State:
+    return tuple(whole.index_copy(0, place, part[chosen]) for whole, part in zip(final, state, strict=True))
+
+
+def relative_change(new: Tensor, old: Tensor) -> Tensor:
+    """‖new - old‖ / ‖new‖ of each sample, 0 where nothing moved. [batch, b] -> [batch]."""
+    tiny = torch.finfo(new.real.dtype).tiny
+    return torch.linalg.vector_norm(new - old, dim=1) / torch.linalg.vector_norm(new, dim=1).clamp_min(tiny)
+
+
+def within_noise(residual: Tensor, noise_var: Tensor) -> Tensor:
+    """Whether ‖y - Ax‖² ≤ mσ², the discrepancy principle. residual: [batch, m] -> [batch] bool."""
+    return residual.abs().square().sum(1) <= residual.shape[1] * noise_var
+
+
+def mean_column_power(a: LinearMap) -> Tensor:
+    """Mean of ‖a_j‖² over the columns, estimated from four fixed random sign vectors: [batch or 1].
+
+    E|a_jᴴz|² = ‖a_j‖², so Aᴴ is applied four times and A is never formed.
+    """
+    m = a.shape[0]
+    signs = torch.randint(0, 2, (4, m), generator=torch.Generator().manual_seed(0), dtype=torch.int64) * 2 - 1
+    probes = signs.to(a.dtype).to(a.device)
+    power = [a.adjoint(probe.expand(a.batch or 1, m)).abs().square().mean(1) for probe in probes]
+    return torch.stack(power).mean(0)
+
+
+def default_penalty(system: Measurement) -> Tensor:
+    """λ of ½‖y - Ax‖² + λ‖x‖₁ for each sample: the universal threshold of the noise, at least 1 % of λ_max. [batch]."""
+    atoms = system.phi.shape[1]
+    noise_level = torch.sqrt(system.noise_var * mean_column_power(system.phi) * 2.0 * math.log(max(atoms, 2)))
+    largest = system.phi.adjoint(system.y).abs().amax(1)
+    return torch.maximum(noise_level, 0.01 * largest)
+
+
+def default_sparsity(m: int, atoms: int) -> int:
+    """A number of non-zeros that m measurements of `atoms` unknowns can usually identify."""
+    return max(1, int(m / (2.0 * math.log(atoms / m + math.e))))
+
+
+def gradient_step_size(a: LinearMap) -> Tensor:
+    """1/‖A‖² of each sample: [batch or 1]. The norm comes from below, so it is raised by one per cent."""
+    return 1.0 / (1.01 * a.spectral_norm()).square().clamp_min(torch.finfo(a.dtype).tiny)
+
+
+def check_positive(**values: float | None) -> None:
+    """ValueError for the first given value that is not positive and finite."""
+    for name, value in values.items():
+        if value is not None and not 0.0 < value < math.inf:
+            raise ValueError(f"{name} must be positive and finite, got {value}")
+
+
+def check_nonzeros(n_nonzero: int | None, system: Measurement) -> None:
+    """ValueError where more non-zeros are asked for than the system can determine."""
+    m, atoms = system.phi.shape
+    if n_nonzero is not None and n_nonzero > min(m, atoms):
+        raise ValueError(f"n_nonzero must be at most min(m, atoms) = {min(m, atoms)} for a system {m}x{atoms}, got {n_nonzero}")

@@ -1,0 +1,85 @@
+"""Normalised iterative hard thresholding (Blumensath & Davies 2010): x ← H_k(x + μAᴴ(y - Ax)).
+
+μ = ‖g_S‖²/‖Ag_S‖² on the current support S; where the support would change, μ shrinks until the step cannot overshoot.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from vlista_core.estimate import Estimate, Measurement
+from vlista_core.linops import LinearMap
+from vlista_core.problems import check_count
+from vlista_core.prox import hard_threshold
+from vlista_core.solvers.base import (
+    Solver,
+    State,
+    check_nonzeros,
+    check_positive,
+    default_sparsity,
+    iterate,
+    relative_change,
+    within_noise,
+)
+
+_SHRINK = 0.5
+_SAFETY = 0.99
+_BACKTRACKS = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class IHT(Solver):
+    """Iterative hard thresholding to `n_nonzero` entries."""
+
+    n_nonzero: int | None = None
+    """k; None takes what m measurements can usually identify."""
+    iterations: int = 300
+    tolerance: float = 1e-5
+    """A sample stops when its code changes by less, or when its residual is within the noise."""
+
+    def __post_init__(self) -> None:
+        check_count("iterations", self.iterations)
+        check_positive(tolerance=self.tolerance)
+        if self.n_nonzero is not None:
+            check_count("n_nonzero", self.n_nonzero)
+
+    def solve(self, system: Measurement, dictionary: LinearMap) -> Estimate:
+        check_nonzeros(self.n_nonzero, system)
+        m, atoms = system.phi.shape
+        keep = self.n_nonzero if self.n_nonzero is not None else min(default_sparsity(m, atoms), atoms)
+
+        def update(system: Measurement, state: State, t: int) -> tuple[State, Tensor]:
+            code, residual = state
+            gradient = system.phi.adjoint(residual)
+            support = code != 0 if t > 0 else hard_threshold(gradient, keep) != 0
+            on_support = torch.where(support, gradient, torch.zeros_like(gradient))
+            new = self._move(system.phi, code, gradient, _ratio(system.phi, on_support), keep)
+            new_residual = system.y - system.phi.apply(new)
+            done = (relative_change(new, code) <= self.tolerance) | within_noise(new_residual, system.noise_var)
+            return (new, new_residual), done
+
+        code = torch.zeros(system.y.shape[0], atoms, dtype=system.y.dtype, device=system.y.device)
+        (code, _), taken = iterate(system, (code, system.y), update, self.iterations)
+        return Estimate(dictionary.apply(code), code, iterations=taken)
+
+    def _move(self, a: LinearMap, code: Tensor, gradient: Tensor, step: Tensor, keep: int) -> Tensor:
+        """H_k(x + μg), μ shrunk while the support changes and μ exceeds ‖Δ‖²/‖AΔ‖². Shapes [batch, b]; step [batch, 1]."""
+        new = hard_threshold(code + step * gradient, keep)
+        for _ in range(_BACKTRACKS):
+            same_support = ((new != 0) == (code != 0)).all(1, keepdim=True)
+            overshoots = ~same_support & (step > _SAFETY * _ratio(a, new - code))
+            if overshoots.is_meta or not bool(overshoots.any()):
+                break
+            step = torch.where(overshoots, _SHRINK * step, step)
+            new = torch.where(overshoots, hard_threshold(code + step * gradient, keep), new)
+        return new
+
+
+def _ratio(a: LinearMap, direction: Tensor) -> Tensor:
+    """‖d‖²/‖Ad‖², zero for d = 0. direction: [batch, b] -> [batch, 1]."""
+    image = a.apply(direction).abs().square().sum(1, keepdim=True)
+    length = direction.abs().square().sum(1, keepdim=True)
+    return torch.where(image > 0, length / image.clamp_min(torch.finfo(image.dtype).tiny), torch.zeros_like(length))
