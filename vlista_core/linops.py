@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 _BLOCK_BYTES = 64 * 2**20
+_CPU = torch.device("cpu")
 
 
 class LinearMap(ABC):
@@ -89,6 +90,10 @@ class LinearMap(ABC):
         """Euclidean norm of every column: [batch or 1, n]."""
         return torch.cat([torch.linalg.vector_norm(block, dim=1) for _, block in self.column_blocks()], dim=1)
 
+    def squared_frobenius_norm(self) -> Tensor:
+        """‖A‖_F², the sum of squared column norms: [batch or 1]."""
+        return self.column_norms().square().sum(1)
+
     def gram(self) -> Tensor:
         """A Aᴴ: [batch or 1, m, m]."""
         matrix = self.materialize()
@@ -131,7 +136,9 @@ class LinearMap(ABC):
 
     def _check_input(self, name: str, x: Tensor, length: int) -> None:
         if x.ndim != 2 or x.shape[1] != length:
-            raise ValueError(f"{name} must have shape [batch, {length}] for a map of shape {self.shape}, got {[*x.shape]}")
+            raise ValueError(
+                f"{name} must have shape [batch, {length}] for a map of shape {self.shape}, got {[*x.shape]}"
+            )
         if self.batch is not None and x.shape[0] != self.batch:
             raise ValueError(f"{name} must hold {self.batch} samples, one for each matrix of the map, got {x.shape[0]}")
         if x.dtype != self.dtype and not torch.is_autocast_enabled(x.device.type):
@@ -194,7 +201,8 @@ class DenseMap(LinearMap):
         return self.matrix.gather(2, index[:, None, :].expand(-1, self.shape[0], -1))
 
     def column_norms(self) -> Tensor:
-        return torch.linalg.vector_norm(self.materialize(), dim=1)
+        norms: Tensor = torch.linalg.vector_norm(self.materialize(), dim=1)
+        return norms
 
     def materialize(self) -> Tensor:
         return self.matrix if self.batch is not None else self.matrix[None]
@@ -215,7 +223,7 @@ class IdentityMap(LinearMap):
 
     length: int
     data_type: torch.dtype = torch.float32
-    on: torch.device = torch.device("cpu")
+    on: torch.device = _CPU
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -303,6 +311,9 @@ class ComposedMap(LinearMap):
     def columns(self, index: Tensor) -> Tensor:
         return self.outer.apply_block(self.inner.columns(index))
 
+    def squared_frobenius_norm(self) -> Tensor:
+        return self.outer.squared_frobenius_norm() if self.inner.orthonormal else super().squared_frobenius_norm()
+
     def gram(self) -> Tensor:
         return self.outer.gram() if self.inner.orthonormal else super().gram()
 
@@ -329,9 +340,13 @@ class ScaledMap(LinearMap):
     def __post_init__(self) -> None:
         real = torch.empty((), dtype=self.base.dtype).real.dtype
         if self.scale.ndim > 1 or self.scale.dtype != real:
-            raise ValueError(f"scale must be a {real} tensor of shape [] or [batch], got {self.scale.dtype} {[*self.scale.shape]}")
+            raise ValueError(
+                f"scale must be a {real} tensor of shape [] or [batch], got {self.scale.dtype} {[*self.scale.shape]}"
+            )
         if self.scale.ndim == 1 and self.base.batch not in (None, self.scale.shape[0]):
-            raise ValueError(f"scale must hold {self.base.batch} values, one for each sample, got {self.scale.shape[0]}")
+            raise ValueError(
+                f"scale must hold {self.base.batch} values, one for each sample, got {self.scale.shape[0]}"
+            )
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -386,7 +401,9 @@ def as_map(matrix: LinearMap | Tensor) -> LinearMap:
 
 def _check_composable(outer: LinearMap, inner: LinearMap) -> None:
     if outer.shape[1] != inner.shape[0]:
-        raise ValueError(f"cannot compose maps of shapes {outer.shape} and {inner.shape}: {outer.shape[1]} is not {inner.shape[0]}")
+        raise ValueError(
+            f"cannot compose maps of shapes {outer.shape} and {inner.shape}: {outer.shape[1]} is not {inner.shape[0]}"
+        )
     if outer.batch is not None and inner.batch is not None and outer.batch != inner.batch:
         raise ValueError(f"cannot compose maps of {outer.batch} and {inner.batch} samples")
     if outer.dtype != inner.dtype:
