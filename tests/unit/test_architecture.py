@@ -41,10 +41,11 @@ def test_solvers_and_models_import_only_what_lies_below(folder: str) -> None:
 
 
 def test_the_lowest_layer_imports_no_solver_model_or_experiment() -> None:
-    for module in LOW:
-        for name in _imports(ROOT / "vlista_core" / f"{module}.py"):
-            parts = name.split(".")
-            assert parts[0] != "vlista_core" or parts[1] in LOW, f"{module} imports {name}"
+    for path in _sources("vlista_core"):
+        if path.relative_to(ROOT / "vlista_core").parts[0].removesuffix(".py") in LOW:
+            for name in _imports(path):
+                parts = name.split(".")
+                assert parts[0] != "vlista_core" or parts[1] in LOW, f"{path} imports {name}"
 
 
 def test_no_pickle_anywhere() -> None:
@@ -56,4 +57,4 @@ def test_no_pickle_anywhere() -> None:
 def test_files_stay_readable() -> None:
     for folder in ("vlista_core", "chanest"):
         for path in _sources(folder):
-            assert len(path.read_text(encoding="utf-8").splitlines()) <= 400, path
+            assert len(path.read_text(encoding="utf-8").splitlines()) <= 350, path

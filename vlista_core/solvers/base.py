@@ -98,7 +98,8 @@ def relative_change(new: Tensor, old: Tensor) -> Tensor:
     """‖new - old‖ / ‖new‖ of each sample, 0 where nothing moved. [batch, b] -> [batch]."""
     tiny = torch.finfo(new.real.dtype).tiny
     change: Tensor = torch.linalg.vector_norm(new - old, dim=1)
-    return change / torch.linalg.vector_norm(new, dim=1).clamp_min(tiny)
+    size: Tensor = torch.linalg.vector_norm(new, dim=1)
+    return change / size.clamp_min(tiny)
 
 
 def within_noise(residual: Tensor, noise_var: Tensor) -> Tensor:
