@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -110,48 +111,62 @@ def trained(model: nn.Module, problem: Problem | None = None, **settings: Any) -
     return Trainer(**(defaults | settings)).fit(model, problem or ToyProblem(), **({"seed": 1} | run))
 
 
-def _resumable(folder: Path, out: str, path: Path | None, *, die_in_write: bool = False) -> int:
-    """Fork a process that trains to its end and saves the model; its process id."""
+_STEPS, _EVERY = 200, 5
+
+
+def _resumable(folder: Path, out: str, path: Path | None, report: int, *, die_in_write: bool = False) -> int:
+    """Fork a process that trains to its end and saves the model, and reports every validation; its process id."""
     child = os.fork()
     if child:
         return child
+    model, problem = ToyModel(noise=1e-3, poison=0.03), ToyProblem()
     if die_in_write:
         os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-    model = ToyModel(noise=1e-3, poison=0.05)
-    result = trained(
-        model, steps=120, batch_size=32, retries=50, clip_norm=1.0, checkpoint=path, resume=path is not None
-    )
+
+    def metric(signal: Tensor, batch: Batch) -> float:
+        os.write(report, b".")
+        return (signal - batch.signal).abs().square().mean().item()
+
+    settings = {"steps": _STEPS, "validate_every": _EVERY, "validation_samples": 16, "retries": 50, "clip_norm": 1.0}
+    result = trained(model, problem, **settings, metric=metric, checkpoint=path, resume=path is not None)
     checkpoint.save(model, folder / out, provenance={"messages": list(result.messages), "best": result.best_validation})
     os._exit(0)
 
 
 def kill_and_resume(folder: Path) -> None:
     """Train once undisturbed and once with SIGKILLs at random moments and inside a write; print how it went."""
+    heard, report = os.pipe()
     started = time.perf_counter()
-    os.waitpid(_resumable(folder, "whole.safetensors", None), 0)
-    duration = time.perf_counter() - started
-    chance = random.Random(3)
-    path, kills, codes = folder / "run.safetensors", 0, []
+    os.waitpid(_resumable(folder, "whole.safetensors", None, report), 0)
+    between = (time.perf_counter() - started) * _EVERY / _STEPS
+    chance, path, codes = random.Random(3), folder / "run.safetensors", []
     for attempt in range(9):
-        child = _resumable(folder, "killed.safetensors", path, die_in_write=attempt in (1, 4))
-        if attempt not in (1, 4, 8):
-            time.sleep(chance.uniform(0.1, 0.4) * duration)
+        in_write, last = attempt in (1, 4), attempt == 8
+        os.set_blocking(heard, False)
+        with contextlib.suppress(BlockingIOError):
+            os.read(heard, 10_000)
+        os.set_blocking(heard, True)
+        child = _resumable(folder, "killed.safetensors", path, report, die_in_write=in_write)
+        if not in_write and not last:
+            for _ in range(chance.randrange(5)):
+                os.read(heard, 1)
+            time.sleep(chance.uniform(0.0, 1.5) * between)
             os.kill(child, signal.SIGKILL)
-        status = os.waitpid(child, 0)[1]
-        kills += os.WIFSIGNALED(status)
-        codes.append(os.waitstatus_to_exitcode(status))
-    sys.stdout.write(json.dumps({"kills": kills, "codes": codes, "duration": duration}))
+        codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    sys.stdout.write(json.dumps(codes))
 
 
 def distributed(folder: Path) -> None:
     """Train under torchrun; rank 0 writes the weights and the losses."""
-    dtype = torch.float32
+    rank = int(os.environ.get("RANK", "0"))
     for name, noise in (("plain", 0.0), ("noisy", 1e-3)):
         model = ToyModel(noise=noise)
-        result = trained(model, ToyProblem(dtype), slices=2, steps=30, checkpoint=folder / f"{name}.run")
-        if int(os.environ.get("RANK", "0")) == 0:
+        result = trained(model, ToyProblem(), slices=2, steps=30, checkpoint=folder / f"{name}.run")
+        if rank == 0:
             losses = [[record.loss, record.validation] for record in result.history]
             checkpoint.save(model, folder / f"{name}.safetensors", provenance={"losses": losses})
+    timed = trained(ToyModel(), seconds=0.5, schedule="cosine")
+    (folder / f"seconds.{rank}").write_text(str(timed.steps))
 
 
 if __name__ == "__main__":
