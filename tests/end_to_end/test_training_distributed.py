@@ -7,7 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 import torch
 
 from vlista_core import tensorfile
@@ -24,9 +23,8 @@ def start(folder: Path, *launcher: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    folder = tmp_path_factory.mktemp("distributed")
+def trained_by_one_and_two(folder: Path) -> tuple[Path, Path]:
+    """Both at once: they spend most of their time importing torch."""
     processes = [start(folder / "one"), start(folder / "two", *TORCHRUN)]
     try:
         for process in processes:
@@ -38,19 +36,27 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return folder / "one", folder / "two"
 
 
-@pytest.mark.parametrize("name", ["plain", "noisy"])
-def test_two_processes_give_the_weights_and_losses_of_one_to_1e_5(runs: tuple[Path, Path], name: str) -> None:
-    """`noisy` draws from the generator it is given, slice by slice, so its noise is the same too."""
-    one, two = (tensorfile.read(folder / f"{name}.safetensors", purpose="test") for folder in runs)
-    for key, value in one[0].items():
-        torch.testing.assert_close(two[0][key], value, atol=1e-5, rtol=0, msg=key)
-    losses = [torch.tensor(header["provenance"]["losses"]) for _, header in (one, two)]
+def test_two_processes_train_what_one_trains(tmp_path: Path) -> None:
+    one, two = trained_by_one_and_two(tmp_path)
+    for name in ("plain", "noisy"):
+        check_same_weights_and_losses(one / f"{name}.safetensors", two / f"{name}.safetensors")
+    check_equal(two / "noisy.safetensors", two / "resumed.safetensors")
+    steps = [int((two / f"seconds.{rank}").read_text()) for rank in (0, 1)]
+    assert steps[0] == steps[1] > 5, "the processes must agree on when a budget in seconds is spent"
+
+
+def check_same_weights_and_losses(one: Path, two: Path) -> None:
+    """To 1e-5. The noisy model draws from the generator it is given, slice by slice, so its noise is the same too."""
+    weights, headers = zip(*(tensorfile.read(path, purpose="test") for path in (one, two)), strict=True)
+    for key, value in weights[0].items():
+        torch.testing.assert_close(weights[1][key], value, atol=1e-5, rtol=0)
+    losses = [torch.tensor(header["provenance"]["losses"]) for header in headers]
     assert losses[0].shape == (6, 2)
     torch.testing.assert_close(losses[1], losses[0], atol=1e-5, rtol=0)
 
 
-def test_the_processes_agree_on_when_a_budget_in_seconds_is_spent(runs: tuple[Path, Path]) -> None:
-    """Both end, with as many steps each: a process that took one more would wait for the other for ever."""
-    steps = [(runs[1] / f"seconds.{rank}").read_text() for rank in (0, 1)]
-    assert steps[0] == steps[1]
-    assert int(steps[0]) > 5
+def check_equal(whole: Path, resumed: Path) -> None:
+    """Two processes that broke off and went on end, bit for bit, as two that did not."""
+    weights, headers = zip(*(tensorfile.read(path, purpose="test") for path in (whole, resumed)), strict=True)
+    assert headers[0]["provenance"] == headers[1]["provenance"]
+    assert all(torch.equal(value, weights[1][key]) for key, value in weights[0].items())

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+import io
 import json
 import math
+import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch._dynamo
 from torch import Tensor, nn
 from training_toys import ToyModel, ToyProblem, trained
 
@@ -245,6 +250,44 @@ def test_compile_is_left_out_for_complex_models_with_a_message() -> None:
 def test_training_is_quiet_off_a_terminal(capfd: pytest.CaptureFixture[str]) -> None:
     trained(ToyModel(), precision="bf16-mixed")
     assert capfd.readouterr() == ("", "")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_shows_loss_validation_speed_and_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("TERM", "xterm"), ("COLUMNS", "160")):
+        monkeypatch.setenv(name, value)
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    result = trained(ToyModel())
+    last = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.getvalue()).splitlines()[-1]
+    assert re.search(rf"ToyModel .* loss [\d.]+ +validation {result.best_validation:.4g} \d+ samples/s 0:00:00", last)
+
+
+def test_compile_sees_the_whole_loss_as_one_graph_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tracer is the real one; making code from the graph is torch's affair and takes half a minute."""
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    plain, compiled = ToyModel(), ToyModel()
+    trained(plain)
+    result = trained(compiled, compile=True)
+    assert result.messages == ()
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+    assert not torch._dynamo.utils.counters["graph_break"]
+    torch.testing.assert_close(compiled.psi, plain.psi, atol=1e-6, rtol=0)
+    assert list(compiled.state_dict()) == list(plain.state_dict())
+
+
+def test_a_draw_that_fails_ends_training_with_its_own_error() -> None:
+    problem = ToyProblem()
+    problem.fails_from = 48
+    with pytest.raises(OSError, match="the data is gone"):
+        trained(ToyModel(), problem)
 
 
 def run_state(path: Path) -> dict[str, Any]:

@@ -30,6 +30,8 @@ class ToyProblem(Problem):
     def __init__(self, dtype: torch.dtype = torch.float32, measurements: int = 8, signal_length: int = 12) -> None:
         self._dtype, self._m, self._n = dtype, measurements, signal_length
         self.calls: list[tuple[str, int, int, int]] = []
+        self.fails_from: int | None = None
+        """The first training sample that cannot be drawn."""
 
     @property
     def signal_length(self) -> int:
@@ -47,6 +49,8 @@ class ToyProblem(Problem):
         self, count: int, *, seed: int, split: Split = "test", start: int = 0, snr_db: float | None = None
     ) -> Batch:
         self.calls.append((split, start, count, seed))
+        if split == "train" and self.fails_from is not None and start >= self.fails_from:
+            raise OSError("the data is gone")
         phi, signal, noise = [], [], []
         for generator in sample_generators(seed, split, range(start, start + count)):
             draw = {"dtype": self._dtype, "generator": generator}
@@ -159,9 +163,15 @@ def kill_and_resume(folder: Path) -> None:
 def distributed(folder: Path) -> None:
     """Train under torchrun; rank 0 writes the weights and the losses."""
     rank = int(os.environ.get("RANK", "0"))
-    for name, noise in (("plain", 0.0), ("noisy", 1e-3)):
+    settings: dict[str, Any] = {"slices": 2, "steps": 30}
+    broken = ToyProblem()
+    broken.fails_from = 16 * 18
+    with contextlib.suppress(OSError):
+        trained(ToyModel(noise=1e-3), broken, **settings, checkpoint=folder / "resumed.run")
+    for name, noise in (("plain", 0.0), ("noisy", 1e-3), ("resumed", 1e-3)):
         model = ToyModel(noise=noise)
-        result = trained(model, ToyProblem(), slices=2, steps=30, checkpoint=folder / f"{name}.run")
+        path = folder / f"{name}.run"
+        result = trained(model, **settings, checkpoint=path, resume=name == "resumed")
         if rank == 0:
             losses = [[record.loss, record.validation] for record in result.history]
             checkpoint.save(model, folder / f"{name}.safetensors", provenance={"losses": losses})

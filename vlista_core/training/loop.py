@@ -109,6 +109,7 @@ class Loop:
         self.good = resume.Snapshot.of(model, optimizer)
         self.best: dict[str, Tensor] | None = None
         self._losses: list[float] = []
+        self._last_loss = math.nan
         self._started = time.perf_counter()
 
     def resume_from(self, path: Path, run: Mapping[str, Json]) -> None:
@@ -132,6 +133,7 @@ class Loop:
                 due = counters.step % plan.write_every == 0 or progress >= 1.0
                 if due and path is not None and self.fabric.is_global_zero:
                     resume.write(path, counters, self.good, self.best, run)
+            self._report(progress)
         if self.best is None:
             self._give_up("no validation figure was finite")
         self.model.load_state_dict(self.best)
@@ -145,10 +147,13 @@ class Loop:
         else:
             counters.seconds = float(self.fabric.broadcast(counters.seconds))
             share = counters.seconds / (plan.seconds or 1.0)
-        best = math.nan if counters.best_validation is None else counters.best_validation
-        loss = self._losses[-1] if self._losses else math.nan
-        self.report(share, loss, best, counters.step * plan.batch_size / max(counters.seconds, 1e-9))
         return share
+
+    def _report(self, share: float) -> None:
+        counters = self.counters
+        best = math.nan if counters.best_validation is None else counters.best_validation
+        speed = counters.step * self.plan.batch_size / max(counters.seconds, 1e-9)
+        self.report(share, self._last_loss, best, speed)
 
     def _set_rates(self, progress: float) -> None:
         factor = self.counters.scale * rate_factor(self.plan.schedule, progress, self.plan.warmup)
@@ -195,6 +200,7 @@ class Loop:
             self._fail("the loss or its gradient")
         else:
             self._losses.append(loss)
+            self._last_loss = loss
 
     def _validate(self) -> None:
         counters, plan = self.counters, self.plan
