@@ -7,7 +7,6 @@ file can never name code of its own choosing.
 
 from __future__ import annotations
 
-import json
 import platform
 from collections.abc import Mapping
 from importlib import metadata
@@ -75,9 +74,9 @@ def save(model: nn.Module, path: Path | str, *, provenance: Mapping[str, Json] |
         "kind": _KIND,
         "format": FORMAT,
         "class": name,
-        "configuration": _as_json(f"{name}.configuration()", model.configuration()),
+        "configuration": tensorfile.as_json(f"{name}.configuration()", model.configuration()),
         "versions": _versions(),
-        "provenance": _as_json("provenance", dict(provenance or {})),
+        "provenance": tensorfile.as_json("provenance", dict(provenance or {})),
     }
     tensorfile.write(Path(path), _tensors(model), header)
 
@@ -87,7 +86,7 @@ def load(path: Path | str) -> nn.Module: ...
 @overload
 def load(path: Path | str, *, expected: type[Model]) -> Model: ...
 def load(path: Path | str, *, expected: type[nn.Module] | None = None) -> nn.Module:
-    """The model in `path`, on the CPU and in evaluation mode; `expected` is the class it must be.
+    """The model in `path`, on the CPU and in evaluation mode; `expected` is the class it must be, or a base of it.
 
     The global generators are as they were, whatever the constructor draws.
     """
@@ -129,16 +128,17 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Json]]:
 
 
 def _model_class(path: Path, name: str, expected: type[nn.Module] | None) -> type[nn.Module]:
-    if expected is not None and expected.__name__ != name:
+    cls = _registry.get(name)
+    if expected is not None and expected.__name__ != name and not (cls is not None and issubclass(cls, expected)):
         raise ValueError(
             f"{path} holds a model of class {name}, not {expected.__name__}; give another file or expected={name}"
         )
-    if name not in _registry:
+    if cls is None:
         known = ", ".join(registered_models()) or "none"
         raise ValueError(
             f"{path} holds a model of the unknown class {name}; import its module first (known classes: {known})"
         )
-    return _registry[name]
+    return cls
 
 
 def _tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -148,13 +148,6 @@ def _tensors(model: nn.Module) -> dict[str, Tensor]:
             raise ValueError(f"{name} of {type(model).__name__} is a {type(value).__name__}; only tensors can be saved")
         tensors[name] = value
     return tensors
-
-
-def _as_json(what: str, value: Json) -> Json:
-    try:
-        return cast(Json, json.loads(json.dumps(value)))
-    except (TypeError, ValueError) as fault:
-        raise ValueError(f"{what} must be JSON (dict, list, str, number, bool or None): {fault}") from fault
 
 
 def _versions() -> dict[str, Json]:

@@ -13,6 +13,7 @@ import threading
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import cast
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -22,6 +23,14 @@ from torch import Tensor
 Json = dict[str, "Json"] | list["Json"] | str | int | float | bool | None
 
 _HEADER = "vlista"
+
+
+def as_json(what: str, value: Json) -> Json:
+    """`value` as it will be read back (tuples become lists), or a ValueError about `what`."""
+    try:
+        return cast(Json, json.loads(json.dumps(value)))
+    except (TypeError, ValueError) as fault:
+        raise ValueError(f"{what} must be JSON (dict, list, str, number, bool or None): {fault}") from fault
 
 
 def write(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, Json]) -> None:

@@ -186,6 +186,7 @@ def test_another_class_than_expected_is_refused(path: Path) -> None:
         ValueError, match="holds a model of class ToyModel, not Tied; give another file or expected=ToyModel"
     ):
         load(path, expected=Tied)
+    assert isinstance(load(path, expected=nn.Module), ToyModel)
 
 
 def test_only_registered_classes_with_json_configurations_are_saved(path: Path) -> None:

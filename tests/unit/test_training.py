@@ -109,6 +109,13 @@ def test_result_depends_on_the_seed_and_on_nothing_global() -> None:
     assert not same(runs[0], runs[2])
 
 
+class Sized(ToyModel):
+    """Its configuration holds a tuple, which JSON turns into a list."""
+
+    def configuration(self) -> dict[str, Any]:
+        return {"widths": (3, 4)}
+
+
 class Grouped(ToyModel):
     def parameter_groups(self) -> list[dict[str, Any]]:
         return [
@@ -196,7 +203,9 @@ def test_a_failure_restores_the_weights_and_the_optimiser_of_the_last_validation
 
 def test_training_gives_up_after_the_stated_number_of_failures_with_good_weights() -> None:
     model, short = Fragile(tuple(range(5, 100))), ToyModel()
-    with pytest.raises(DivergedError, match="gave up at step 8: the loss or its gradient was not finite for the 4th"):
+    with pytest.raises(
+        DivergedError, match="gave up at step 8: the loss or its gradient was not finite and all retries, 3,"
+    ):
         trained(model, steps=20, retries=3)
     trained(short, steps=5)
     assert same(weights(model), weights(short))
@@ -297,13 +306,28 @@ def run_state(path: Path) -> dict[str, Any]:
 
 
 def test_resume_of_a_finished_run_gives_its_model_and_result_without_a_step(tmp_path: Path) -> None:
-    first, again, problem = ToyModel(), ToyModel(), ToyProblem()
+    first, again, problem = Sized(), Sized(), ToyProblem()
     result = trained(first, checkpoint=tmp_path / "run")
     resumed = trained(again, problem, checkpoint=tmp_path / "run", resume=True)
     assert problem.calls == []
     assert same(weights(first), weights(again))
     assert resumed.history == result.history
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_resume_is_bit_for_bit_with_two_threads_and_products_large_enough_for_both(tmp_path: Path) -> None:
+    torch.set_num_threads(2)
+    settings: dict[str, Any] = {"batch_size": 64, "steps": 12, "validate_every": 3, "learning_rate": 1e-3}
+    whole, broken, resumed = (ToyModel(256, noise=1e-3) for _ in range(3))
+    trained(whole, ToyProblem(measurements=64, signal_length=256), **settings)
+    problem = ToyProblem(measurements=64, signal_length=256)
+    problem.fails_from = 64 * 8
+    with pytest.raises(OSError, match="the data is gone"):
+        trained(broken, problem, **settings, checkpoint=tmp_path / "run")
+    assert run_state(tmp_path / "run")["counters"]["step"] == 6
+    problem.fails_from = None
+    trained(resumed, problem, **settings, checkpoint=tmp_path / "run", resume=True)
+    assert same(weights(whole), weights(resumed))
 
 
 def test_checkpoints_come_as_often_as_asked(tmp_path: Path) -> None:
@@ -361,6 +385,15 @@ def test_wrong_models_and_arguments_of_fit_are_named() -> None:
         trained(ToyModel(), resume=True)
     with pytest.raises(ValueError, match="psi, step, unused are on the meta device"):
         trained(ToyModel().to("meta"))
+
+
+def test_a_checkpoint_that_cannot_be_a_file_is_refused_before_training(tmp_path: Path) -> None:
+    problem = ToyProblem()
+    (tmp_path / "file").touch()
+    for path in (tmp_path, tmp_path / "file" / "run"):
+        with pytest.raises(ValueError, match="checkpoint must be a file that can be written"):
+            trained(ToyModel(), problem, checkpoint=path)
+    assert problem.calls == []
 
 
 @pytest.mark.parametrize(

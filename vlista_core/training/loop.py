@@ -228,7 +228,7 @@ class Loop:
         counters = self.counters
         counters.failures += 1
         if counters.failures > self.plan.retries:
-            self._give_up(f"{what} was not finite for the {counters.failures}th time")
+            self._give_up(f"{what} was not finite and all retries, {self.plan.retries}, are used up")
         counters.scale *= FAILURE_DROP
         self.good.restore(self.model, self.optimizer)
         good_step = counters.history[-1].step if counters.history else 0

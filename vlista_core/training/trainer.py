@@ -128,7 +128,7 @@ class Trainer:
             raise ValueError(f"seed must be a non-negative integer, got {seed!r}")
         if resume and checkpoint is None:
             raise ValueError("resume=True needs checkpoint, the file to resume from, got None")
-        path = Path(checkpoint) if checkpoint is not None else None
+        path = _writable(Path(checkpoint)) if checkpoint is not None else None
         groups = parameter_groups(model, self.learning_rate, self.weight_decay)
         device = next(model.parameters()).device
         with _quiet_fabric():
@@ -240,7 +240,7 @@ class Trainer:
         run["model configuration"] = model.configuration() if isinstance(model, Configurable) else None
         kind = f"{type(problem).__name__} {problem.measurements}x{problem.signal_length} {problem.dtype}"
         run["problem"] = kind
-        return run
+        return cast(dict[str, Json], tensorfile.as_json("the model's configuration", run))
 
     def _result(self, loop: Loop) -> TrainingResult:
         counters = loop.counters
@@ -265,6 +265,17 @@ def _quiet_fabric() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(level)
+
+
+def _writable(path: Path) -> Path:
+    """`path`, whose folder now exists, or a ValueError: better now than at the first checkpoint."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as fault:
+        raise ValueError(f"checkpoint must be a file that can be written, got {path}: {fault}") from fault
+    if path.is_dir() or not os.access(path.parent, os.W_OK):
+        raise ValueError(f"checkpoint must be a file that can be written, got {path}")
+    return path
 
 
 def _check_number(
