@@ -1,0 +1,180 @@
+"""A-DLISTA (the paper's Algorithm 1): DLISTA whose step and threshold come for each sample from an augmentation network.
+
+(θ_t, γ_t) = f(Φ, Ψ_t, …), x_t = η_{θ_t}(x_{t-1} + γ_t(ΦΨ_t)ᴴ(y - ΦΨ_t x_{t-1})), s = Ψ_T x_T. The printed algorithm has y in
+place of (ΦΨ_t)ᴴy, which does not fit; this is the update of the text.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import torch
+from torch import Tensor, nn
+
+from vlista_core.dictionaries import LearnedMap
+from vlista_core.estimate import Estimate, Measurement
+from vlista_core.linops import LinearMap
+from vlista_core.models.augmentation import (
+    Adaptation,
+    AdaptiveAugmentation,
+    Augmentation,
+    Kind,
+    LayerState,
+    PaperAugmentation,
+)
+from vlista_core.models.base import Layer, Loss, UnfoldedModel
+from vlista_core.models.dlista import check_length
+from vlista_core.problems import Batch, check_count
+from vlista_core.prox import soft_threshold
+
+AUGMENTATION_RATE = 2e-3
+
+_STEP_SCALES = (0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0)
+_THRESHOLD_SCALES = (0.05, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.5, 1.9, 2.4)
+
+
+class ADLISTA(UnfoldedModel):
+    """A dictionary a layer; step and threshold from `augmentation`: "paper" (forms ΦΨ_t) or "adaptive" (does not)."""
+
+    def __init__(
+        self,
+        dictionary: LearnedMap,
+        *,
+        layers: int = 3,
+        augmentation: Kind = "adaptive",
+        step: float | None = None,
+        threshold: float | None = None,
+        loss: Loss = "mse",
+        early_weight: float = 0.0,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        """dictionary: where every Ψ_t starts; step, threshold: where the augmentation starts, in its own units.
+
+        For "paper" they are γ and θ themselves (default 0.2 and 0.01; see `suggest_step`); for "adaptive" they multiply the
+        natural ones (default 1 and 1). The generator draws the augmentation's weights (None: seed 0).
+        """
+        super().__init__()
+        check_count("layers", layers)
+        self.loss, self.early_weight = loss, early_weight
+        self.remember(
+            dictionary=dictionary, layers=layers, augmentation=augmentation, loss=loss, early_weight=early_weight
+        )
+        self.dictionaries = nn.ModuleList(copy.deepcopy(dictionary) for _ in range(layers))
+        self.augmentation = build_augmentation(
+            augmentation, layers, dictionary.dtype.is_complex, step, threshold, generator
+        )
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.dictionary(0).dtype
+
+    def dictionary(self, t: int) -> LinearMap:
+        """Ψ_{t+1} as a plain map."""
+        module = self.dictionaries[t]
+        if not isinstance(module, LearnedMap):
+            raise TypeError(f"dictionaries must hold LearnedMaps, got {type(module).__name__}")
+        return module.frozen()
+
+    def unroll(self, y: Tensor, phi: LinearMap, noise_var: Tensor) -> list[Layer]:
+        """What each layer did: code [batch, b], step and threshold [batch, 1], dictionary."""
+        block = LikelihoodBlock(y, phi, noise_var, self.augmentation)
+        return [block.layer(self.dictionary(t)) for t in range(len(self.dictionaries))]
+
+    @torch.no_grad()
+    def calibrate(self, batch: Batch) -> None:
+        """Start the adaptive scales of each layer, in turn, from the best of a grid on training data."""
+        network = self.augmentation
+        if not isinstance(network, AdaptiveAugmentation):
+            raise ValueError(
+                "only augmentation='adaptive' can be calibrated; the paper's network has no scales of its own"
+            )
+        results = {memory: self._calibrate_scales(batch, network, memory) for memory in (1e-3, 0.5, 1.0)}
+        best = min(results, key=lambda memory: results[memory])
+        self._calibrate_scales(batch, network, best)
+
+    def parameter_groups(self) -> list[dict[str, object]]:
+        """The dictionaries at the trainer's rate, the augmentation at its own: Adam moves every entry of Ψ at once."""
+        return [
+            {"name": "dictionaries", "params": list(self.dictionaries.parameters())},
+            {"name": "augmentation", "params": list(self.augmentation.parameters()), "lr": AUGMENTATION_RATE},
+        ]
+
+    def _calibrate_scales(self, batch: Batch, network: AdaptiveAugmentation, memory: float) -> float:
+        """Set `base` layer by layer for the given memory; returns the squared error of the last layer."""
+        block = LikelihoodBlock(batch.y, batch.phi, batch.noise_var, network)
+        network.base[:, 2] = math.log(memory)
+        error = math.inf
+        for t in range(len(self.dictionaries)):
+            psi = self.dictionary(t)
+            state = block.state(psi)
+            natural = network.natural_step(state)[:, None]
+            size = state.gradient.abs().square().mean(1, keepdim=True).sqrt()
+            error = math.inf
+            for step in _STEP_SCALES:
+                moved = state.code + step * natural * state.gradient
+                for level in _THRESHOLD_SCALES:
+                    code = soft_threshold(moved, level * step * natural * size)
+                    attempt = float((psi.apply(code) - batch.signal).abs().square().sum())
+                    if attempt < error:
+                        error = attempt
+                        network.base[t, 0], network.base[t, 1] = math.log(step), math.log(level)
+            block.layer(psi)
+        return error
+
+    def forward(self, y: Tensor, phi: LinearMap, noise_var: Tensor) -> Estimate:
+        layers = self.unroll(y, phi, noise_var)
+        trajectory = tuple(layer.dictionary.apply(layer.code) for layer in layers)
+        return Estimate(trajectory[-1], layers[-1].code, trajectory=trajectory)
+
+    def _check_fit(self, measured: Measurement) -> None:
+        super()._check_fit(measured)
+        check_length(self.dictionary(0), measured.phi)
+
+
+class LikelihoodBlock:
+    """The layers of A-DLISTA one after another, each with a dictionary that the caller gives: VLISTA's likelihood too."""
+
+    def __init__(self, y: Tensor, phi: LinearMap, noise_var: Tensor, augmentation: nn.Module) -> None:
+        self.y, self.phi, self.noise_var, self.augmentation = y, phi, noise_var, augmentation
+        self.t = 0
+        self.code: Tensor | None = None
+        self.remembered: Tensor | None = None
+
+    def state(self, psi: LinearMap) -> LayerState:
+        """Residual, with what is remembered of the last one, and gradient at the current code."""
+        code = self.y.new_zeros(self.y.shape[0], psi.shape[1]) if self.code is None else self.code
+        residual = self.y if self.t == 0 else self.y - self.phi.apply(psi.apply(code))
+        if self.remembered is not None:
+            residual = residual + self.remembered
+        gradient = psi.adjoint(self.phi.adjoint(residual))
+        return LayerState(self.t, self.y, residual, code, gradient, self.noise_var, self.phi, psi)
+
+    def layer(self, psi: LinearMap) -> Layer:
+        """x_t = η_θ(x_{t-1} + γ(ΦΨ)ᴴv), v = y - ΦΨx_{t-1} + memory·v_{t-1}."""
+        state = self.state(psi)
+        adapted: Adaptation = self.augmentation(state)
+        self.code = soft_threshold(state.code + adapted.step * state.gradient, adapted.threshold)
+        self.t += 1
+        if adapted.memory is not None:
+            active = (self.code != 0).to(adapted.memory.dtype).sum(1, keepdim=True) / self.y.shape[1]
+            self.remembered = adapted.memory * active * state.residual
+        return Layer(self.code, adapted.step, adapted.threshold, psi)
+
+
+def build_augmentation(
+    kind: Kind,
+    layers: int,
+    is_complex: bool,
+    step: float | None,
+    threshold: float | None,
+    generator: torch.Generator | None,
+) -> Augmentation:
+    """The augmentation network named `kind`."""
+    draws = generator if generator is not None else torch.Generator().manual_seed(0)
+    if kind == "paper":
+        start = 0.2 if step is None else step, 0.01 if threshold is None else threshold
+        return PaperAugmentation(*start, draws, is_complex=is_complex)
+    if kind == "adaptive":
+        return AdaptiveAugmentation(layers, draws, step=step or 1.0, threshold=threshold or 1.0)
+    raise ValueError(f"augmentation must be 'paper' or 'adaptive', got {kind!r}")

@@ -1,0 +1,176 @@
+"""Augmentation networks: the step γ and threshold θ of a layer for each sample.
+
+`PaperAugmentation` is the paper's CNN on the matrix ΦΨ_t, which it forms. `AdaptiveAugmentation` is ours: it sees what a layer
+computes anyway (residual, gradient, code, noise level) and one product more, ‖ΦΨ_t g‖, the curvature of the objective along
+the gradient, and never forms the matrix. It also says how much of this layer's residual the next one remembers: the Onsager
+term of AMP, without which the errors of successive layers add up.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from vlista_core.linops import LinearMap
+from vlista_core.models.base import inverse_softplus
+
+Kind = Literal["paper", "adaptive"]
+
+_LARGEST_LOG = 30.0
+
+
+@dataclass(frozen=True)
+class LayerState:
+    """Where layer t stands: y and residual [batch, m], code and gradient [batch, b], noise_var [batch], Φ and Ψ_t."""
+
+    t: int
+    y: Tensor
+    residual: Tensor
+    code: Tensor
+    gradient: Tensor
+    noise_var: Tensor
+    phi: LinearMap
+    psi: LinearMap
+
+
+@dataclass(frozen=True)
+class Adaptation:
+    """What an augmentation network says of a layer, each [batch, 1] and positive."""
+
+    step: Tensor
+    threshold: Tensor
+    memory: Tensor | None = None
+    """Share of the layer's residual that the next layer adds to its own, in units of ‖x_t‖₀/m; None is nothing."""
+
+
+class Augmentation(nn.Module):
+    """(γ, θ) of a layer for each sample; one network serves all layers."""
+
+    @abstractmethod
+    def forward(self, state: LayerState) -> Adaptation: ...
+
+
+class PaperAugmentation(Augmentation):
+    """Four bias-free 3×3 convolutions of stride 2 on ΦΨ_t, pooled to 10×12, a layer of 25, two softplus heads: 3,113 weights.
+
+    A complex matrix enters as two channels.
+    """
+
+    def __init__(self, step: float, threshold: float, generator: torch.Generator, *, is_complex: bool = False) -> None:
+        super().__init__()
+        channels = [2 if is_complex else 1, 1, 1, 1]
+        self.convolutions = nn.ModuleList(nn.Conv2d(c, 1, 3, stride=2, padding=1, bias=False) for c in channels)
+        self.pool = nn.AdaptiveAvgPool2d((10, 12))
+        self.mix = nn.Linear(120, 25)
+        self.step_head, self.threshold_head = nn.Linear(25, 1), nn.Linear(25, 1)
+        initialise(self, generator)
+        start_head(self.step_head, step)
+        start_head(self.threshold_head, threshold)
+
+    def forward(self, state: LayerState) -> Adaptation:
+        matrix = (state.phi @ state.psi).materialize()
+        image = torch.view_as_real(matrix).movedim(-1, 1) if matrix.is_complex() else matrix[:, None]
+        for convolution in self.convolutions:
+            image = torch.relu(convolution(image))
+        features = torch.relu(self.mix(self.pool(image).flatten(1)))
+        step, threshold = (nn.functional.softplus(head(features)) for head in (self.step_head, self.threshold_head))
+        size = state.y.shape[0]
+        return Adaptation(step.expand(size, 1), threshold.expand(size, 1))
+
+
+class AdaptiveAugmentation(Augmentation):
+    """A small network on ratios of norms; its outputs scale the natural step, threshold and memory of the sample.
+
+    The natural step is ‖g‖²/‖ΦΨg‖², exact line search along the gradient g; the natural threshold is the root mean square of
+    that step; the natural memory is that of AMP. All features are logarithms of ratios, so the network is blind to the units of
+    y, Φ and Ψ. It starts as a constant: `base` holds the logarithms of the three scales for each layer.
+    """
+
+    FEATURES = 8
+
+    def __init__(
+        self,
+        layers: int,
+        generator: torch.Generator,
+        *,
+        hidden: int = 32,
+        step: float = 1.0,
+        threshold: float = 1.0,
+        memory: float = 0.1,
+    ) -> None:
+        """step, threshold, memory: what the natural ones are multiplied with at the start."""
+        super().__init__()
+        self.body = nn.Linear(self.FEATURES, hidden)
+        self.place = nn.Parameter(torch.zeros(layers, hidden))
+        self.head = nn.Linear(hidden, 3)
+        self.base = nn.Parameter(torch.zeros(layers, 3))
+        initialise(self, generator)
+        with torch.no_grad():
+            self.place.normal_(std=0.3, generator=generator)
+            self.head.weight.zero_()
+            self.base.copy_(torch.tensor([step, threshold, memory]).log())
+
+    def forward(self, state: LayerState) -> Adaptation:
+        gradient_power = _power(state.gradient)
+        natural_step = self.natural_step(state)
+        features = self._features(state, gradient_power, natural_step)
+        logarithms = self.head(torch.relu(self.body(features) + self.place[state.t])) + self.base[state.t]
+        scales = torch.exp(logarithms.clamp(-_LARGEST_LOG, _LARGEST_LOG))
+        step = natural_step[:, None] * scales[:, :1]
+        threshold = step * gradient_power.sqrt()[:, None] * scales[:, 1:2]
+        return Adaptation(step, threshold, scales[:, 2:])
+
+    @staticmethod
+    def natural_step(state: LayerState) -> Tensor:
+        """‖g‖²/‖ΦΨg‖²: [batch]."""
+        image = state.phi.apply(state.psi.apply(state.gradient)).abs().square().sum(1)
+        return state.gradient.abs().square().sum(1) / image.clamp_min(torch.finfo(image.dtype).tiny)
+
+    def _features(self, state: LayerState, gradient_power: Tensor, natural_step: Tensor) -> Tensor:
+        """Logarithms of ratios of powers: [batch, 8]."""
+        y, residual, code = _power(state.y), _power(state.residual), _power(state.code)
+        peak = state.gradient.abs().square().amax(1)
+        columns = [
+            _log_ratio(residual, y),
+            _log_ratio(state.noise_var, residual),
+            _log_ratio(gradient_power * natural_step, residual),
+            _log_ratio(code, y * natural_step),
+            _log_ratio(natural_step.square() * gradient_power, code),
+            _log_ratio(peak, gradient_power),
+            _log_ratio(state.gradient.abs().mean(1).square(), gradient_power),
+            (state.code != 0).to(y.dtype).mean(1),
+        ]
+        return torch.stack(columns, dim=1)
+
+
+def initialise(module: nn.Module, generator: torch.Generator) -> None:
+    """Draw every weight matrix with variance 2/fan-in and set every bias to zero, from the generator alone."""
+    with torch.no_grad():
+        for parameter in module.parameters():
+            if parameter.ndim > 1:
+                fan_in = parameter[0].numel()
+                parameter.normal_(std=(2.0 / fan_in) ** 0.5, generator=generator)
+            else:
+                parameter.zero_()
+
+
+def start_head(head: nn.Linear, value: float) -> None:
+    """Let softplus(head(·)) start at `value`."""
+    with torch.no_grad():
+        head.weight.mul_(0.01)
+        head.bias.fill_(inverse_softplus(value))
+
+
+def _power(values: Tensor) -> Tensor:
+    """Mean of |.|²: [batch, k] -> [batch]."""
+    return values.abs().square().mean(1)
+
+
+def _log_ratio(top: Tensor, bottom: Tensor) -> Tensor:
+    """ln(top/bottom)/5, kept within ±4, so that zeros on either side are features as good as any."""
+    tiny = torch.finfo(top.dtype).tiny
+    return (torch.log(top.clamp_min(tiny)) - torch.log(bottom.clamp_min(tiny))).clamp(-20.0, 20.0) / 5.0
