@@ -43,11 +43,16 @@ class Array:
         for name, count in (("rows", self.rows), ("columns", self.columns)):
             if isinstance(count, bool) or not isinstance(count, int) or count < 1:
                 raise ValueError(f"{name} must be an integer of at least 1, got {count!r}")
-        for name, spacing in (("vertical_spacing", self.vertical_spacing), ("horizontal_spacing", self.horizontal_spacing)):
+        for name, spacing in (
+            ("vertical_spacing", self.vertical_spacing),
+            ("horizontal_spacing", self.horizontal_spacing),
+        ):
             if not (isinstance(spacing, (int, float)) and 0.0 < spacing < math.inf):
                 raise ValueError(f"{name} must be a positive number of wavelengths, got {spacing!r}")
         if self.polarization not in get_args(Polarization):
-            raise ValueError(f"polarization must be one of {', '.join(get_args(Polarization))}, got {self.polarization!r}")
+            raise ValueError(
+                f"polarization must be one of {', '.join(get_args(Polarization))}, got {self.polarization!r}"
+            )
         if self.pattern not in get_args(Pattern):
             raise ValueError(f"pattern must be one of {', '.join(get_args(Pattern))}, got {self.pattern!r}")
 
@@ -99,9 +104,7 @@ class Array:
         return sionna_array(self, carrier)
 
 
-def ula(
-    elements: int, *, spacing: float = 0.5, polarization: Polarization = "V", pattern: Pattern = "omni"
-) -> Array:
+def ula(elements: int, *, spacing: float = 0.5, polarization: Polarization = "V", pattern: Pattern = "omni") -> Array:
     """A horizontal uniform linear array."""
     return Array(1, elements, horizontal_spacing=spacing, polarization=polarization, pattern=pattern)
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from chanest.arrays import Array
-from chanest.channels.geometry import direction, fields, rotation
+from chanest.channels.geometry import Directions, fields, rotation
 from chanest.channels.rays import Rays
 
 SPEED_OF_LIGHT = 299792458.0
@@ -70,7 +70,6 @@ class RayFactors:
         return (seen * arriving.permute(0, 3, 1, 2)[..., None]).sum(dim=(1, 2))
 
 
-
 def ray_factors(rays: Rays, rx: Array, tx: Array, *, carrier: float, moving: End, line_of_sight: bool) -> RayFactors:
     """Steering vectors and gains of every ray, complex64 (complex128 for float64 rays).
 
@@ -79,15 +78,17 @@ def ray_factors(rays: Rays, rx: Array, tx: Array, *, carrier: float, moving: End
     wide = torch.float64
     angles = [angle.flatten(1).to(wide) for angle in (rays.aoa, rays.aod, rays.zoa, rays.zod)]
     if line_of_sight:
-        angles = [torch.cat([angle, los[:, None]], 1) for angle, los in zip(angles, rays.los_angles.to(wide).T, strict=True)]
+        angles = [
+            torch.cat([angle, los[:, None]], 1) for angle, los in zip(angles, rays.los_angles.to(wide).T, strict=True)
+        ]
     aoa, aod, zoa, zod = angles
     complex_type = torch.complex128 if rays.phases.dtype == wide else torch.complex64
-    rx_direction, tx_direction = direction(zoa, aoa), direction(zod, aod)
-    a_rx, centre_rx, field_rx = _end(rx, rays.rx_orientation.to(wide), rx_direction, zoa, aoa, complex_type)
-    a_tx, centre_tx, field_tx = _end(tx, rays.tx_orientation.to(wide), tx_direction, zod, aod, complex_type)
+    arriving, leaving = Directions.of(zoa, aoa), Directions.of(zod, aod)
+    a_rx, centre_rx, field_rx = _end(rx, rays.rx_orientation.to(wide), arriving, complex_type)
+    a_tx, centre_tx, field_tx = _end(tx, rays.tx_orientation.to(wide), leaving, complex_type)
 
-    toward_user = rx_direction if moving == "rx" else tx_direction
-    radial = (toward_user @ rays.velocity.to(wide)[:, :, None])[..., 0]
+    toward_user = arriving if moving == "rx" else leaving
+    radial = (toward_user.vectors() @ rays.velocity.to(wide)[:, :, None])[..., 0]
     shift = centre_rx + centre_tx + 2 * math.pi * carrier / SPEED_OF_LIGHT * radial * rays.time.to(wide)[:, None]
     common = _amplitudes(rays, line_of_sight) * torch.polar(torch.ones_like(shift), shift)
     gains = common[:, None, None, :] * _field_products(rays, field_rx, field_tx, line_of_sight)
@@ -95,22 +96,17 @@ def ray_factors(rays: Rays, rx: Array, tx: Array, *, carrier: float, moving: End
 
 
 def _end(
-    array: Array, orientation: Tensor, toward: Tensor, zenith: Tensor, azimuth: Tensor, complex_type: torch.dtype
+    array: Array, orientation: Tensor, toward: Directions, complex_type: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Of one end: steering relative to its first element, phase of that element, and field."""
-    local = toward @ rotation(orientation)
+    local = toward.vectors() @ rotation(orientation)
     across = 2 * math.pi * array.horizontal_spacing * local[..., 1]
     down = -2 * math.pi * array.vertical_spacing * local[..., 2]
-    horizontal = _powers(across, array.columns, complex_type)
-    vertical = _powers(down, array.rows, complex_type)
-    if array.rows == 1:
-        steering = horizontal
-    elif array.columns == 1:
-        steering = vertical
-    else:
-        steering = (horizontal[..., :, None] * vertical[..., None, :]).flatten(-2)
+    steering = _powers(across, array.columns, complex_type)
+    if array.rows > 1:
+        steering = (steering[..., :, None] * _powers(down, array.rows, complex_type)[..., None, :]).flatten(-2)
     first = -(array.columns - 1) / 2 * across - (array.rows - 1) / 2 * down
-    return steering, first, fields(array, orientation, zenith, azimuth, local)
+    return steering, first, fields(array, orientation, toward, local)
 
 
 def _powers(phase: Tensor, count: int, complex_type: torch.dtype) -> Tensor:
@@ -118,7 +114,10 @@ def _powers(phase: Tensor, count: int, complex_type: torch.dtype) -> Tensor:
 
     The factor of each doubling is squared in double precision, so an entry carries at most log2(count) roundings.
     """
-    result = torch.ones(*phase.shape, count, dtype=complex_type, device=phase.device)
+    result = torch.empty(*phase.shape, count, dtype=complex_type, device=phase.device)
+    result[..., 0] = 1.0
+    if count == 1:
+        return result
     factor = torch.polar(torch.ones_like(phase), phase)
     done = 1
     while done < count:
@@ -139,17 +138,15 @@ def _amplitudes(rays: Rays, line_of_sight: bool) -> Tensor:
 
 def _field_products(rays: Rays, field_rx: Tensor, field_tx: Tensor, line_of_sight: bool) -> Tensor:
     """F_rxᵀ X F_tx with the polarisation matrix X of every ray: [batch, pol_rx, pol_tx, rays], complex128."""
-    phases = rays.phases.flatten(1, 2).double()
-    cross = torch.rsqrt(rays.xpr.double())[:, None]
-    entries = [
-        torch.polar(torch.ones_like(phases[..., i]) * (1.0 if i in (0, 3) else cross), phases[..., i]) for i in range(4)
-    ]
+    phases = rays.phases.flatten(1, 2)
+    strength = torch.ones(len(rays), 1, 4, dtype=phases.dtype, device=phases.device)
+    strength[:, :, 1:3] = torch.rsqrt(rays.xpr)[:, None, None]
+    mixing = torch.polar(strength.expand_as(phases), phases)
     if line_of_sight:
-        los = torch.polar(torch.ones_like(rays.los_phase, dtype=torch.float64), rays.los_phase.double())[:, None]
-        ends = (los, torch.zeros_like(los), torch.zeros_like(los), -los)
-        entries = [torch.cat([entry, end], 1) for entry, end in zip(entries, ends, strict=True)]
+        los = torch.polar(torch.ones_like(rays.los_phase), rays.los_phase)[:, None]
+        mixing = torch.cat([mixing, torch.stack([los, 0 * los, 0 * los, -los], dim=2)], 1)
     total = torch.zeros((), dtype=torch.complex128, device=phases.device)
-    for i, entry in enumerate(entries):
+    for i, entry in enumerate(mixing.unbind(2)):
         receive, transmit = field_rx[:, :, None, i // 2], field_tx[:, None, :, i % 2]
         total = total + receive * transmit * entry[:, None, None, :]
     return total

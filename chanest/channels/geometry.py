@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -13,10 +14,25 @@ from chanest.arrays import Array
 _PATTERNS = {"38.901": (65.0, 65.0, 30.0, 8.0), "38.901-handheld": (125.0, 125.0, 22.5, 5.3)}
 
 
-def direction(zenith: Tensor, azimuth: Tensor) -> Tensor:
-    """Unit vectors. zenith, azimuth: [...] -> [..., 3]."""
-    sine = torch.sin(zenith)
-    return torch.stack([sine * torch.cos(azimuth), sine * torch.sin(azimuth), torch.cos(zenith)], dim=-1)
+@dataclass(frozen=True)
+class Directions:
+    """Directions in the global frame by the sines and cosines of their angles, each [..., rays]: trigonometry is costly."""
+
+    sin_zenith: Tensor
+    cos_zenith: Tensor
+    sin_azimuth: Tensor
+    cos_azimuth: Tensor
+
+    @classmethod
+    def of(cls, zenith: Tensor, azimuth: Tensor) -> Directions:
+        """From angles, zenith and azimuth alike [..., rays]."""
+        return cls(torch.sin(zenith), torch.cos(zenith), torch.sin(azimuth), torch.cos(azimuth))
+
+    def vectors(self) -> Tensor:
+        """Unit vectors: [..., rays, 3]."""
+        return torch.stack(
+            [self.sin_zenith * self.cos_azimuth, self.sin_zenith * self.sin_azimuth, self.cos_zenith], dim=-1
+        )
 
 
 def rotation(orientation: Tensor) -> Tensor:
@@ -30,13 +46,13 @@ def rotation(orientation: Tensor) -> Tensor:
     return torch.stack(rows, dim=-2)
 
 
-def fields(array: Array, orientation: Tensor, zenith: Tensor, azimuth: Tensor, local: Tensor) -> Tensor:
+def fields(array: Array, orientation: Tensor, toward: Directions, local: Tensor) -> Tensor:
     """Global θ and φ field of an element of each polarisation.
 
-    orientation: [batch, 3]; zenith, azimuth: [batch, rays] global; local: [batch, rays, 3] the same directions in the
-    local frame -> [batch, polarisations, 2, rays].
+    orientation: [batch, 3]; toward: directions [batch, rays]; local: [batch, rays, 3] the same in the local frame
+    -> [batch, polarisations, 2, rays].
     """
-    cosine, sine = _polarisation_turn(orientation, zenith, azimuth)
+    cosine, sine = _polarisation_turn(orientation, toward)
     per_slant = []
     for slant in array.slants:
         along, across = math.cos(slant), math.sin(slant)
@@ -47,15 +63,17 @@ def fields(array: Array, orientation: Tensor, zenith: Tensor, azimuth: Tensor, l
     return field * _amplitude(array, local)[:, None, None, :]
 
 
-def _polarisation_turn(orientation: Tensor, zenith: Tensor, azimuth: Tensor) -> tuple[Tensor, Tensor]:
+def _polarisation_turn(orientation: Tensor, toward: Directions) -> tuple[Tensor, Tensor]:
     """cos ψ and sin ψ of the turn from local to global field components (7.1-15): each [batch, rays]."""
-    yaw, tilt, roll = orientation[:, :, None].unbind(1)
-    turn = azimuth - yaw
-    cos_turn, sin_turn, cos_zenith = torch.cos(turn), torch.sin(turn), torch.cos(zenith)
-    real = torch.sin(roll) * cos_zenith * sin_turn + torch.cos(roll) * (
-        torch.cos(tilt) * torch.sin(zenith) - torch.sin(tilt) * cos_zenith * cos_turn
+    (cos_yaw, cos_tilt, cos_roll), (sin_yaw, sin_tilt, sin_roll) = (
+        trigonometry(orientation)[:, :, None].unbind(1) for trigonometry in (torch.cos, torch.sin)
     )
-    imaginary = torch.sin(roll) * cos_turn + torch.sin(tilt) * torch.cos(roll) * sin_turn
+    cos_turn = toward.cos_azimuth * cos_yaw + toward.sin_azimuth * sin_yaw
+    sin_turn = toward.sin_azimuth * cos_yaw - toward.cos_azimuth * sin_yaw
+    real = sin_roll * toward.cos_zenith * sin_turn + cos_roll * (
+        cos_tilt * toward.sin_zenith - sin_tilt * toward.cos_zenith * cos_turn
+    )
+    imaginary = sin_roll * cos_turn + sin_tilt * cos_roll * sin_turn
     length = torch.hypot(real, imaginary).clamp_min(torch.finfo(real.dtype).tiny)
     return real / length, imaginary / length
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from chanest.arrays import Array
-from chanest.channels.geometry import direction, fields, rotation
+from chanest.channels.geometry import Directions, fields, rotation
 from chanest.channels.tables import CdlTable
 
 
@@ -30,7 +30,9 @@ class Sector:
     def quadrature(self, *, yaws: int = 120, tilts: int = 12) -> Tensor:
         """Midpoints of a grid over the sector: [points, 3], float64. An angle that does not vary gets one point."""
         yaw_points, tilt_points = (
-            (torch.arange(count, dtype=torch.float64) + 0.5) / count if spread else torch.full((1,), 0.5, dtype=torch.float64)
+            (torch.arange(count, dtype=torch.float64) + 0.5) / count
+            if spread
+            else torch.full((1,), 0.5, dtype=torch.float64)
             for count, spread in ((yaws, self.yaw_spread), (tilts, self.tilt_spread))
         )
         return self.orient(torch.cartesian_prod(yaw_points, tilt_points))
@@ -65,11 +67,9 @@ def _moments(
     total = torch.zeros(3, len(all_zenith), dtype=torch.float64)
     for orientation in points.split(8):
         size = len(orientation)
-        global_zenith, global_azimuth = all_zenith.expand(size, -1), all_azimuth.expand(size, -1)
-        local = direction(global_zenith, global_azimuth) @ rotation(orientation)
-        theta, phi = fields(array, orientation, global_zenith, global_azimuth, local).unbind(2)
+        toward = Directions.of(all_zenith.expand(size, -1), all_azimuth.expand(size, -1))
+        local = toward.vectors() @ rotation(orientation)
+        theta, phi = fields(array, orientation, toward, local).unbind(2)
         total += torch.stack([theta**2, phi**2, theta * phi]).mean(2).sum(1)
     total /= len(points)
     return total[:, :-1].reshape(3, clusters, -1).mean(2).T, total[:, -1]
-
-

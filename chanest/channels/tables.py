@@ -43,7 +43,15 @@ class CdlTable:
         """The table of the opposite link direction: departure and arrival exchanged."""
         aoa, aod, zoa, zod = self.los_angles
         return CdlTable(
-            self.delays, self.powers, self.aod, self.aoa, self.zod, self.zoa, self.xpr, self.k_factor, (aod, aoa, zod, zoa)
+            self.delays,
+            self.powers,
+            self.aod,
+            self.aoa,
+            self.zod,
+            self.zoa,
+            self.xpr,
+            self.k_factor,
+            (aod, aoa, zod, zoa),
         )
 
 
@@ -80,4 +88,6 @@ def _table_folder() -> Path:
         folder = Path(location).joinpath(*_TABLE_FOLDER)
         if folder.is_dir():
             return folder
-    raise ValueError("the CDL tables were not found: install sionna-no-rt 2.2 or newer (pip install 'sionna-no-rt>=2.2')")
+    raise ValueError(
+        "the CDL tables were not found: install sionna-no-rt 2.2 or newer (pip install 'sionna-no-rt>=2.2')"
+    )

@@ -1,0 +1,172 @@
+"""The front end as a linear map: T frames, each a transmit beam f_t and a receive combiner W_t with N_RF chains.
+
+y_t = W_tᴴ(H f_t + n_t). As a map of vec(H) this is Fᵀ ⊗ Wᴴ frame by frame, which is never formed. The noise after
+combining is coloured, σ² W_tᴴW_t; whitening folds the inverse Cholesky factor into the combiner once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from vlista_core.linalg import cholesky
+from vlista_core.linops import LinearMap
+
+
+@dataclass(frozen=True, eq=False)
+class BeamformingMap(LinearMap):
+    """vec(H) -> y. Columns of H are stacked: entry t·N_r + r; y runs frame by frame, chain by chain.
+
+    With S subcarriers the same beams serve each: input k·N_r·N_t + t·N_r + r, output k·T·N_RF + frame·N_RF + chain.
+    """
+
+    transmit: Tensor
+    """f_t as columns: [batch, N_t, T]."""
+    combiner: Tensor | None
+    """What is applied, whitened or not: [batch, T, N_r, N_RF]; None for a fully digital receiver, W = I."""
+    antennas: int
+    """N_r."""
+    subcarriers: int = 1
+    noise_factor: Tensor | None = None
+    """Lower Cholesky factor of the noise covariance at the output, a frame: [batch, T, N_RF, N_RF]; None where it is I."""
+
+    @classmethod
+    def of(
+        cls,
+        transmit: Tensor,
+        combiner: Tensor | None = None,
+        *,
+        antennas: int | None = None,
+        subcarriers: int = 1,
+        whiten: bool = True,
+    ) -> BeamformingMap:
+        """From beams. transmit: [batch, N_t, T]; combiner: [batch, T, N_r, N_RF], or None and `antennas` = N_r for W = I."""
+        _check_beams(transmit, combiner, antennas)
+        if combiner is None:
+            return cls(transmit, None, int(antennas or 0), subcarriers)
+        factor = cholesky(combiner.mH @ combiner)
+        if not whiten:
+            return cls(transmit, combiner, combiner.shape[2], subcarriers, factor)
+        # L⁻¹Wᴴ = (W L⁻ᴴ)ᴴ, and X Lᴴ = W is a triangular system.
+        white = torch.linalg.solve_triangular(factor.mH, combiner, upper=True, left=False)
+        return cls(transmit, white, combiner.shape[2], subcarriers)
+
+    @property
+    def frames(self) -> int:
+        """T."""
+        return self.transmit.shape[2]
+
+    @property
+    def chains(self) -> int:
+        """Outputs of one frame: N_RF, or N_r for a fully digital receiver."""
+        return self.antennas if self.combiner is None else self.combiner.shape[3]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return (
+            self.subcarriers * self.frames * self.chains,
+            self.subcarriers * self.transmit.shape[1] * self.antennas,
+        )
+
+    @property
+    def batch(self) -> int:
+        return self.transmit.shape[0]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.transmit.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.transmit.device
+
+    def apply(self, x: Tensor) -> Tensor:
+        self._check_input("x", x, self.shape[1])
+        return self._forward(x.reshape(self.batch, self.subcarriers, -1, self.antennas)).flatten(1)
+
+    def adjoint(self, y: Tensor) -> Tensor:
+        self._check_input("y", y, self.shape[0])
+        return self._backward(y.reshape(self.batch, self.subcarriers, self.frames, self.chains)).flatten(1)
+
+    def apply_block(self, x: Tensor) -> Tensor:
+        count = x.shape[2]
+        columns = x.expand(self.batch, -1, -1).mT.reshape(self.batch, count * self.subcarriers, -1, self.antennas)
+        return self._forward(columns).reshape(self.batch, count, -1).mT
+
+    def combine(self, received: Tensor) -> Tensor:
+        """W_tᴴ r_t for what arrives at the antennas, such as noise. received: [batch, S·T·N_r] -> [batch, S·T·N_RF]."""
+        if self.combiner is None:
+            return received
+        return self._combined(received.reshape(self.batch, self.subcarriers, self.frames, self.antennas)).flatten(1)
+
+    def noise_covariance(self) -> Tensor:
+        """Covariance of the output noise over σ², a block for each frame (the frames are independent).
+
+        -> [batch, T, N_RF, N_RF], the identity after whitening.
+        """
+        if self.noise_factor is not None:
+            return self.noise_factor @ self.noise_factor.mH
+        identity = torch.eye(self.chains, dtype=self.dtype, device=self.device)
+        return identity.expand(self.batch, self.frames, -1, -1)
+
+    def materialize(self) -> Tensor:
+        if self.combiner is None:
+            identity = torch.eye(self.antennas, dtype=self.dtype, device=self.device)
+            one = torch.einsum("bnt,rc->btcnr", self.transmit, identity)
+        else:
+            one = torch.einsum("bnt,btrc->btcnr", self.transmit, self.combiner.conj())
+        one = one.reshape(self.batch, self.frames * self.chains, -1)
+        if self.subcarriers == 1:
+            return one
+        across = torch.eye(self.subcarriers, dtype=self.dtype, device=self.device)
+        return torch.einsum("kl,bmn->bkmln", across, one).reshape(self.batch, *self.shape)
+
+    def select(self, index: Tensor) -> BeamformingMap:
+        combiner = None if self.combiner is None else self.combiner[index]
+        factor = None if self.noise_factor is None else self.noise_factor[index]
+        return BeamformingMap(self.transmit[index], combiner, self.antennas, self.subcarriers, factor)
+
+    def to(self, device: torch.device | str) -> BeamformingMap:
+        combiner = None if self.combiner is None else self.combiner.to(device)
+        factor = None if self.noise_factor is None else self.noise_factor.to(device)
+        return BeamformingMap(self.transmit.to(device), combiner, self.antennas, self.subcarriers, factor)
+
+    def _forward(self, h: Tensor) -> Tensor:
+        """H f_t, then W_tᴴ. h: [batch, k, N_t, N_r] -> [batch, k, T, N_RF]."""
+        arriving = self.transmit.mT[:, None] @ h
+        return arriving if self.combiner is None else self._combined(arriving)
+
+    def _combined(self, arriving: Tensor) -> Tensor:
+        """[batch, k, T, N_r] -> [batch, k, T, N_RF]."""
+        if self.combiner is None:
+            return arriving
+        return (arriving.transpose(1, 2) @ self.combiner.conj()).transpose(1, 2)
+
+    def _backward(self, y: Tensor) -> Tensor:
+        """[batch, k, T, N_RF] -> [batch, k, N_t, N_r]."""
+        spread = y if self.combiner is None else (y.transpose(1, 2) @ self.combiner.mT).transpose(1, 2)
+        return self.transmit.conj()[:, None] @ spread
+
+
+def _check_beams(transmit: Tensor, combiner: Tensor | None, antennas: int | None) -> None:
+    if transmit.ndim != 3 or not transmit.is_complex():
+        raise ValueError(f"transmit must be complex [batch, N_t, T], got {transmit.dtype} {[*transmit.shape]}")
+    if combiner is None:
+        if antennas is None or antennas < 1:
+            raise ValueError(
+                f"antennas must be the number of receive antennas where combiner is None, got {antennas!r}"
+            )
+        return
+    if combiner.ndim != 4 or combiner.shape[0] != transmit.shape[0] or combiner.shape[1] != transmit.shape[2]:
+        expected = f"[{transmit.shape[0]}, {transmit.shape[2]}, N_r, N_RF]"
+        raise ValueError(f"combiner must have shape {expected} to match transmit, got {[*combiner.shape]}")
+    if combiner.shape[3] > combiner.shape[2]:
+        raise ValueError(
+            f"combiner must have no more chains than antennas, got {combiner.shape[3]} of {combiner.shape[2]}"
+        )
+    if combiner.dtype != transmit.dtype:
+        raise ValueError(f"combiner and transmit must have the same dtype, got {combiner.dtype} and {transmit.dtype}")
+    if antennas not in (None, combiner.shape[2]):
+        raise ValueError(f"antennas must be {combiner.shape[2]} to match combiner, got {antennas}")
