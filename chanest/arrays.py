@@ -83,9 +83,10 @@ class Array:
         return place.repeat(len(self.slants), 1)
 
     def steering(self, zenith: Tensor, azimuth: Tensor) -> Tensor:
-        """Phase of a plane wave at every element, exp(j2π r̂·d): zenith, azimuth [...] in the local frame -> [..., elements].
+        """Phase of a plane wave at every element, exp(j2π r̂·d).
 
-        Both angles may have any shape that broadcasts. Entries have modulus one.
+        zenith, azimuth: [...] in the local frame -> [..., elements], of modulus one. The angles may
+        have any shapes that broadcast.
         """
         across = torch.sin(zenith) * torch.sin(azimuth)
         up = torch.cos(zenith).expand_as(across)

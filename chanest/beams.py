@@ -31,7 +31,7 @@ def draw_beams(kind: BeamKind, array: Array, count: int, *, bits: int, generator
         return dft_codebook(array)[:, torch.randperm(ports, generator=generator)[:count]]
     if kind == "gaussian":
         beams = torch.randn(ports, count, dtype=torch.complex64, generator=generator)
-        return beams / torch.linalg.vector_norm(beams, dim=0)
+        return torch.nn.functional.normalize(beams, dim=0)
     if kind == "phases":
         phase = 2 * math.pi * torch.rand(ports, count, generator=generator)
     elif kind == "quantised":
@@ -78,7 +78,8 @@ def _redrawn(draw: Callable[[int], Tensor], frames: int) -> Tensor:
 def dft_codebook(array: Array) -> Tensor:
     """Orthonormal beams of a planar array, a block for each polarisation: [ports, ports], complex64."""
     planar = torch.kron(_dft(array.columns), _dft(array.rows))
-    return torch.block_diag(*([planar] * len(array.slants)))
+    polarisations = torch.eye(len(array.slants), dtype=planar.dtype)
+    return torch.kron(polarisations, planar)
 
 
 def _dft(size: int) -> Tensor:

@@ -6,7 +6,8 @@ combining is coloured, σ² W_tᴴW_t; whitening folds the inverse Cholesky fact
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import InitVar, dataclass, field
 
 import torch
 from torch import Tensor
@@ -24,34 +25,46 @@ class BeamformingMap(LinearMap):
 
     transmit: Tensor
     """f_t as columns: [batch, N_t, T]."""
-    combiner: Tensor | None
-    """What is applied, whitened or not: [batch, T, N_r, N_RF]; None for a fully digital receiver, W = I."""
-    antennas: int
-    """N_r."""
+    combiner: InitVar[Tensor | None] = None
+    """W_t: [batch, T, N_r, N_RF]; None for a fully digital receiver, W = I, which stores nothing."""
+    whiten: bool = True
+    antennas: int = 0
+    """N_r; needed where combiner is None."""
     subcarriers: int = 1
-    noise_factor: Tensor | None = None
-    """Lower Cholesky factor of the noise covariance at the output, a frame: [batch, T, N_RF, N_RF]; None where it is I."""
+    weights: Tensor | None = field(init=False, repr=False)
+    """What is applied: W_t, or W_t L_t⁻ᴴ after whitening. [batch, T, N_r, N_RF]."""
+    factor: Tensor | None = field(init=False, repr=False)
+    """L_t, lower Cholesky factor of W_tᴴW_t: [batch, T, N_RF, N_RF]; None for W = I."""
+
+    def __post_init__(self, combiner: Tensor | None) -> None:
+        _check_beams(self.transmit, combiner, self.antennas)
+        weights, factor = combiner, None
+        if combiner is not None:
+            factor = cholesky(combiner.mH @ combiner)
+            if self.whiten:  # L⁻¹Wᴴ = (W L⁻ᴴ)ᴴ, and X Lᴴ = W is a triangular system.
+                weights = torch.linalg.solve_triangular(factor.mH, combiner, upper=True, left=False)
+            object.__setattr__(self, "antennas", combiner.shape[2])
+        object.__setattr__(self, "weights", weights)
+        object.__setattr__(self, "factor", factor)
 
     @classmethod
-    def of(
+    def from_weights(
         cls,
         transmit: Tensor,
-        combiner: Tensor | None = None,
+        weights: Tensor | None,
+        factor: Tensor | None,
         *,
-        antennas: int | None = None,
-        subcarriers: int = 1,
-        whiten: bool = True,
+        whiten: bool,
+        antennas: int,
+        subcarriers: int,
     ) -> BeamformingMap:
-        """From beams. transmit: [batch, N_t, T]; combiner: [batch, T, N_r, N_RF], or None and `antennas` = N_r for W = I."""
-        _check_beams(transmit, combiner, antennas)
-        if combiner is None:
-            return cls(transmit, None, int(antennas or 0), subcarriers)
-        factor = cholesky(combiner.mH @ combiner)
-        if not whiten:
-            return cls(transmit, combiner, combiner.shape[2], subcarriers, factor)
-        # L⁻¹Wᴴ = (W L⁻ᴴ)ᴴ, and X Lᴴ = W is a triangular system.
-        white = torch.linalg.solve_triangular(factor.mH, combiner, upper=True, left=False)
-        return cls(transmit, white, combiner.shape[2], subcarriers)
+        """A map from what another one stores, without factorising again."""
+        made = object.__new__(cls)
+        values = {"transmit": transmit, "weights": weights, "factor": factor}
+        options = {"whiten": whiten, "antennas": antennas, "subcarriers": subcarriers}
+        for name, value in {**values, **options}.items():
+            object.__setattr__(made, name, value)
+        return made
 
     @property
     def frames(self) -> int:
@@ -61,7 +74,7 @@ class BeamformingMap(LinearMap):
     @property
     def chains(self) -> int:
         """Outputs of one frame: N_RF, or N_r for a fully digital receiver."""
-        return self.antennas if self.combiner is None else self.combiner.shape[3]
+        return self.antennas if self.weights is None else self.weights.shape[3]
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -97,26 +110,32 @@ class BeamformingMap(LinearMap):
 
     def combine(self, received: Tensor) -> Tensor:
         """W_tᴴ r_t for what arrives at the antennas, such as noise. received: [batch, S·T·N_r] -> [batch, S·T·N_RF]."""
-        if self.combiner is None:
+        if self.weights is None:
             return received
         return self._combined(received.reshape(self.batch, self.subcarriers, self.frames, self.antennas)).flatten(1)
 
     def noise_covariance(self) -> Tensor:
-        """Covariance of the output noise over σ², a block for each frame (the frames are independent).
-
-        -> [batch, T, N_RF, N_RF], the identity after whitening.
-        """
-        if self.noise_factor is not None:
-            return self.noise_factor @ self.noise_factor.mH
+        """Covariance of the output noise over σ², a block a frame: [batch, T, N_RF, N_RF]; I after whitening."""
+        if self.factor is not None and not self.whiten:
+            return self.combined_covariance()
         identity = torch.eye(self.chains, dtype=self.dtype, device=self.device)
         return identity.expand(self.batch, self.frames, -1, -1)
 
+    def combined_covariance(self) -> Tensor:
+        """W_tᴴW_t, the covariance over σ² of the noise that the combiners of each frame let through.
+
+        -> [batch, T, N_RF, N_RF]. The frames are independent of each other.
+        """
+        if self.factor is None:
+            return torch.eye(self.chains, dtype=self.dtype, device=self.device).expand(self.batch, self.frames, -1, -1)
+        return self.factor @ self.factor.mH
+
     def materialize(self) -> Tensor:
-        if self.combiner is None:
+        if self.weights is None:
             identity = torch.eye(self.antennas, dtype=self.dtype, device=self.device)
             one = torch.einsum("bnt,rc->btcnr", self.transmit, identity)
         else:
-            one = torch.einsum("bnt,btrc->btcnr", self.transmit, self.combiner.conj())
+            one = torch.einsum("bnt,btrc->btcnr", self.transmit, self.weights.conj())
         one = one.reshape(self.batch, self.frames * self.chains, -1)
         if self.subcarriers == 1:
             return one
@@ -124,37 +143,43 @@ class BeamformingMap(LinearMap):
         return torch.einsum("kl,bmn->bkmln", across, one).reshape(self.batch, *self.shape)
 
     def select(self, index: Tensor) -> BeamformingMap:
-        combiner = None if self.combiner is None else self.combiner[index]
-        factor = None if self.noise_factor is None else self.noise_factor[index]
-        return BeamformingMap(self.transmit[index], combiner, self.antennas, self.subcarriers, factor)
+        return self._with(lambda tensor: tensor[index])
 
     def to(self, device: torch.device | str) -> BeamformingMap:
-        combiner = None if self.combiner is None else self.combiner.to(device)
-        factor = None if self.noise_factor is None else self.noise_factor.to(device)
-        return BeamformingMap(self.transmit.to(device), combiner, self.antennas, self.subcarriers, factor)
+        return self._with(lambda tensor: tensor.to(device))
+
+    def _with(self, change: Callable[[Tensor], Tensor]) -> BeamformingMap:
+        return BeamformingMap.from_weights(
+            change(self.transmit),
+            None if self.weights is None else change(self.weights),
+            None if self.factor is None else change(self.factor),
+            whiten=self.whiten,
+            antennas=self.antennas,
+            subcarriers=self.subcarriers,
+        )
 
     def _forward(self, h: Tensor) -> Tensor:
         """H f_t, then W_tᴴ. h: [batch, k, N_t, N_r] -> [batch, k, T, N_RF]."""
         arriving = self.transmit.mT[:, None] @ h
-        return arriving if self.combiner is None else self._combined(arriving)
+        return arriving if self.weights is None else self._combined(arriving)
 
     def _combined(self, arriving: Tensor) -> Tensor:
         """[batch, k, T, N_r] -> [batch, k, T, N_RF]."""
-        if self.combiner is None:
+        if self.weights is None:
             return arriving
-        return (arriving.transpose(1, 2) @ self.combiner.conj()).transpose(1, 2)
+        return (arriving.transpose(1, 2) @ self.weights.conj()).transpose(1, 2)
 
     def _backward(self, y: Tensor) -> Tensor:
         """[batch, k, T, N_RF] -> [batch, k, N_t, N_r]."""
-        spread = y if self.combiner is None else (y.transpose(1, 2) @ self.combiner.mT).transpose(1, 2)
+        spread = y if self.weights is None else (y.transpose(1, 2) @ self.weights.mT).transpose(1, 2)
         return self.transmit.conj()[:, None] @ spread
 
 
-def _check_beams(transmit: Tensor, combiner: Tensor | None, antennas: int | None) -> None:
+def _check_beams(transmit: Tensor, combiner: Tensor | None, antennas: int) -> None:
     if transmit.ndim != 3 or not transmit.is_complex():
         raise ValueError(f"transmit must be complex [batch, N_t, T], got {transmit.dtype} {[*transmit.shape]}")
     if combiner is None:
-        if antennas is None or antennas < 1:
+        if antennas < 1:
             raise ValueError(
                 f"antennas must be the number of receive antennas where combiner is None, got {antennas!r}"
             )
@@ -168,5 +193,5 @@ def _check_beams(transmit: Tensor, combiner: Tensor | None, antennas: int | None
         )
     if combiner.dtype != transmit.dtype:
         raise ValueError(f"combiner and transmit must have the same dtype, got {combiner.dtype} and {transmit.dtype}")
-    if antennas not in (None, combiner.shape[2]):
+    if antennas not in (0, combiner.shape[2]):
         raise ValueError(f"antennas must be {combiner.shape[2]} to match combiner, got {antennas}")

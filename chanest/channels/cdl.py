@@ -19,6 +19,9 @@ from chanest.channels.tables import RAYS_PER_CLUSTER, CdlModel, CdlTable, cdl_ta
 _ANGLES = ("aoa", "aod", "zoa", "zod")
 _EXTRA_DRAWS = 9
 
+BS_SECTOR = Sector(yaw=0.0, yaw_spread=math.pi / 3)
+UE_SECTOR = Sector(yaw=math.pi, yaw_spread=math.pi)
+
 
 @dataclass(frozen=True)
 class CdlSource(ChannelSource):
@@ -30,8 +33,8 @@ class CdlSource(ChannelSource):
 
     models: tuple[CdlModel, ...] = ("C",)
     delay_spread: float = 100e-9
-    bs_sector: Sector = Sector(yaw=0.0, yaw_spread=math.pi / 3)
-    ue_sector: Sector = Sector(yaw=math.pi, yaw_spread=math.pi)
+    bs_sector: Sector = BS_SECTOR
+    ue_sector: Sector = UE_SECTOR
     random_los_phase: bool = True
     """Draw the phase of the line of sight of D and E. Without it, 89 % of their energy would be a fixed mean."""
     speed: tuple[float, float] = (0.0, 0.0)
@@ -60,7 +63,7 @@ class CdlSource(ChannelSource):
         clusters = table["delays"].shape[1]
         cells = clusters * RAYS_PER_CLUSTER
         draws = uniform_draws(generators, 8 * cells + _EXTRA_DRAWS)
-        phases, keys, extra = draws.split([4 * cells, 4 * cells, _EXTRA_DRAWS], dim=1)
+        phases, keys, extra = torch.split(draws, [4 * cells, 4 * cells, _EXTRA_DRAWS], dim=1)
         model = (extra[:, 0] * len(self.models)).long()
         keys = keys.reshape(-1, 4, clusters, RAYS_PER_CLUSTER)
         angles = table["angles"][model].gather(3, torch.argsort(keys, dim=-1, stable=True))
@@ -102,7 +105,8 @@ def _directed(model: CdlModel, direction: Direction) -> CdlTable:
 def _stacked(models: tuple[CdlModel, ...], direction: Direction) -> dict[str, Tensor]:
     """The tables of several models side by side, padded with clusters of power zero, float32.
 
-    delays, powers: [models, clusters]; angles: [models, 4, clusters, rays]; xpr, k_factor: [models]; los_angles: [models, 4].
+    delays, powers: [models, clusters]; angles: [models, 4, clusters, rays]; xpr, k_factor: [models];
+    los_angles: [models, 4].
     """
     tables = [_directed(model, direction) for model in models]
     clusters = max(len(table.delays) for table in tables)

@@ -39,15 +39,16 @@ class RayFactors:
 
     def taps(self) -> Tensor:
         """The matrix of every cluster: [batch, clusters, N_r, N_t]. The line of sight belongs to the first cluster."""
-        batch, rays, _ = self.rx.shape
-        diffuse = rays - rays % self.clusters
-        per_cluster = diffuse // self.clusters
+        (batch, rays, _), clusters = self.rx.shape, self.clusters
+        diffuse = rays - rays % clusters
 
         def split(tensor: Tensor) -> Tensor:
-            return tensor[:, :diffuse].reshape(batch * self.clusters, per_cluster, -1)
+            return tensor[:, :diffuse].reshape(batch * clusters, diffuse // clusters, -1)
 
-        gains = self.gains[..., :diffuse].unflatten(-1, (self.clusters, per_cluster)).movedim(-2, 1).flatten(0, 1)
-        result = _weighted_product(split(self.rx), gains, split(self.tx)).unflatten(0, (batch, self.clusters))
+        pol_rx, pol_tx = self.gains.shape[1:3]
+        gains = self.gains[..., :diffuse].reshape(batch, pol_rx, pol_tx, clusters, -1).movedim(3, 1).flatten(0, 1)
+        product = _weighted_product(split(self.rx), gains, split(self.tx))
+        result = product.reshape(batch, clusters, *product.shape[1:])
         if diffuse < rays:
             result[:, 0] += _weighted_product(self.rx[:, diffuse:], self.gains[..., diffuse:], self.tx[:, diffuse:])
         return result
@@ -58,15 +59,16 @@ class RayFactors:
         -> [batch, T, N_RF] (or N_r).
         """
         batch, _, frames = transmit.shape
-        pol_rx, pol_tx = self.gains.shape[1:3]
+        pol_rx, pol_tx, rays = self.gains.shape[1:]
         sent = self.tx @ transmit.reshape(batch, pol_tx, -1, frames).movedim(1, 2).flatten(2)
-        sent = sent.unflatten(2, (pol_tx, frames)).permute(0, 2, 3, 1)
+        sent = sent.reshape(batch, rays, pol_tx, frames).permute(0, 2, 3, 1)
         arriving = torch.einsum("bpqr,bqtr->bptr", self.gains, sent)
         if combiner is None:
-            return (arriving.flatten(1, 2) @ self.rx).unflatten(1, (pol_rx, frames)).movedim(1, 2).flatten(2)
+            received = arriving.flatten(1, 2) @ self.rx
+            return received.reshape(batch, pol_rx, frames, -1).movedim(1, 2).flatten(2)
         chains = combiner.shape[-1]
         weights = combiner.conj().reshape(batch, frames, pol_rx, -1, chains).permute(0, 3, 2, 1, 4)
-        seen = (self.rx @ weights.flatten(2)).unflatten(2, (pol_rx, frames, chains))
+        seen = (self.rx @ weights.flatten(2)).reshape(batch, rays, pol_rx, frames, chains)
         return (seen * arriving.permute(0, 3, 1, 2)[..., None]).sum(dim=(1, 2))
 
 

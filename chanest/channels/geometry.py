@@ -16,7 +16,7 @@ _PATTERNS = {"38.901": (65.0, 65.0, 30.0, 8.0), "38.901-handheld": (125.0, 125.0
 
 @dataclass(frozen=True)
 class Directions:
-    """Directions in the global frame by the sines and cosines of their angles, each [..., rays]: trigonometry is costly."""
+    """Directions in the global frame by the sines and cosines of their angles, each [..., rays], taken once."""
 
     sin_zenith: Tensor
     cos_zenith: Tensor
@@ -36,7 +36,7 @@ class Directions:
 
 
 def rotation(orientation: Tensor) -> Tensor:
-    """The matrix that takes local to global coordinates (7.1-4). orientation: yaw, tilt, roll [..., 3] -> [..., 3, 3]."""
+    """The matrix from local to global coordinates (7.1-4). orientation: yaw, tilt, roll [..., 3] -> [..., 3, 3]."""
     (ca, cb, cc), (sa, sb, sc) = torch.cos(orientation).unbind(-1), torch.sin(orientation).unbind(-1)
     rows = [
         torch.stack([ca * cb, ca * sb * sc - sa * cc, ca * sb * cc + sa * sc], dim=-1),

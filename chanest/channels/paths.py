@@ -21,10 +21,10 @@ from chanest.channels.source import ChannelSource, uniform_draws
 
 @dataclass(frozen=True)
 class PathSource(ChannelSource):
-    """`paths` single rays at random angles, seen through a raised cosine of `taps` symbol times."""
+    """`paths` single rays at random angles, seen through a raised cosine of `pulse_taps` symbol times."""
 
     paths: int = 4
-    taps: int = 4
+    pulse_taps: int = 4
     symbol_time: float = 1e-9
     rolloff: float = 0.8
 
@@ -47,13 +47,12 @@ class PathSource(ChannelSource):
 
     @property
     def _longest_delay(self) -> float:
-        return (self.taps - 1) * self.symbol_time
+        return (self.pulse_taps - 1) * self.symbol_time
 
     def draw(self, generators: Sequence[torch.Generator]) -> Rays:
         batch, paths = len(generators), self.paths
-        azimuth_rx, azimuth_tx, phase, power, delay = (
-            uniform_draws(generators, 5 * paths).unflatten(1, (5, paths)).unbind(1)
-        )
+        draws = uniform_draws(generators, 5 * paths).reshape(batch, 5, paths)
+        azimuth_rx, azimuth_tx, phase, power, delay = draws.unbind(1)
         zeros, level = torch.zeros(batch), torch.full((batch, paths, 1), math.pi / 2)
         delays, order = torch.sort(delay * self._longest_delay, dim=1)
         phases = torch.zeros(batch, paths, 1, 4)
@@ -83,7 +82,7 @@ class PathSource(ChannelSource):
     def _pulse_response(self, delays: Tensor) -> Tensor:
         """P_k(τ): delays [batch, paths] -> [batch, subcarriers, paths], complex128."""
         frequencies = torch.tensor(self.frequencies, dtype=torch.float64, device=delays.device)
-        instants = torch.arange(self.taps, dtype=torch.float64, device=delays.device)
+        instants = torch.arange(self.pulse_taps, dtype=torch.float64, device=delays.device)
         phase = -2 * math.pi * self.symbol_time * frequencies[:, None] * instants
         pulse = raised_cosine(instants[:, None] - delays[:, None, :] / self.symbol_time, self.rolloff)
         return torch.polar(torch.ones_like(phase), phase) @ pulse.to(torch.complex128)

@@ -56,7 +56,7 @@ def mean_cdl_power(table: CdlTable, rx: Array, tx: Array, rx_sector: Sector, tx_
 def _moments(
     array: Array, sector: Sector, zenith: Tensor, azimuth: Tensor, los_zenith: float, los_azimuth: float
 ) -> tuple[Tensor, Tensor]:
-    """E[F_θ²], E[F_φ²], E[F_θF_φ] over orientations and polarisations: of each cluster [clusters, 3], of the LoS [3]."""
+    """E[F_θ²], E[F_φ²], E[F_θF_φ] over orientations and polarisations: clusters [clusters, 3], line of sight [3]."""
     clusters, rays = zenith.shape
     pairs_zenith = zenith[:, :, None].expand(-1, -1, rays).flatten()
     pairs_azimuth = azimuth[:, None, :].expand(-1, rays, -1).flatten()
@@ -65,7 +65,7 @@ def _moments(
     turns_with_yaw = array.pattern != "omni" or sector.tilt != 0.0 or sector.tilt_spread != 0.0
     points = sector.quadrature() if turns_with_yaw else sector.quadrature(yaws=1)
     total = torch.zeros(3, len(all_zenith), dtype=torch.float64)
-    for orientation in points.split(8):
+    for orientation in torch.split(points, 8):
         size = len(orientation)
         toward = Directions.of(all_zenith.expand(size, -1), all_azimuth.expand(size, -1))
         local = toward.vectors() @ rotation(orientation)

@@ -1,4 +1,4 @@
-"""Sionna's own arrays and coefficient generator, for the same rays: the reference that the factored form is tested by."""
+"""Sionna's own arrays and coefficient generator, for the same rays: what the factored form is tested by."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def global_state_kept() -> Iterator[None]:
     """Run a block that may touch global generators or the default dtype (as importing sionna.phy does); undo it."""
     torch_state, numpy_state, python_state = torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002
-    cuda_states = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    cuda_states = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
     dtype = torch.get_default_dtype()
     try:
         yield
@@ -100,7 +100,8 @@ def _taps_at(generator: object, source: ChannelSource, rays: Rays, moment: float
     )  # fmt: skip
     samples, rate = (1, 1.0) if moment == 0.0 else (2, 1.0 / moment)
     h, _ = generator(samples, rate, link(rays.k_factor), paths, _topology(source, rays))
-    return h[:, 0, 0, ..., -1]
+    taps: Tensor = h[:, 0, 0, ..., -1]
+    return taps
 
 
 def _topology(source: ChannelSource, rays: Rays) -> object:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -13,23 +13,18 @@ import torch
 from torch import Tensor
 
 from chanest.arrays import Array
+from chanest.channels.blocks import in_blocks
 from chanest.channels.coefficients import End, RayFactors, ray_factors
 from chanest.channels.rays import Rays
-from vlista_core.draws import Split, for_each_sample, sample_generators
+from vlista_core.draws import Split, sample_generators
 
 Direction = Literal["downlink", "uplink"]
 Backend = Literal["factored", "sionna"]
 
-BLOCK = 16
-"""Samples are always computed in blocks of this many that start at a multiple of it, whatever was asked for.
-
-Every product then has the same shape for the same sample, so its bits cannot depend on the size of the request.
-"""
-
 
 @dataclass(frozen=True)
 class ChannelSource(ABC):
-    """A distribution of channels between a base station (BS) and a user (UE). Lengths in m, times in s, angles in rad."""
+    """A distribution of channels between a base station (BS) and a user (UE). Metres, seconds, radians."""
 
     bs: Array
     ue: Array
@@ -110,7 +105,7 @@ class ChannelSource(ABC):
                 return self.taps(rays).sum(1)
             return self.scale * self.factors(rays).narrowband()
         taps = self.taps(rays)
-        return (self.delay_response(rays).to(taps.dtype) @ taps.flatten(2)).unflatten(2, taps.shape[2:])
+        return (self.delay_response(rays).to(taps.dtype) @ taps.flatten(2)).reshape(len(rays), *self.shape)
 
     def delay_response(self, rays: Rays) -> Tensor:
         """What each cluster contributes to each subcarrier, exp(-j2πfτ): [batch, subcarriers, clusters], complex128."""
@@ -138,27 +133,9 @@ class ChannelSource(ABC):
         return h, Rays(*tensors)
 
 
-def in_blocks(start: int, count: int, compute: Callable[[range], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
-    """Samples start … start + count - 1 from whole aligned blocks. compute(indices) gives tensors [BLOCK, ...]."""
-    results: tuple[Tensor, ...] = ()
-    for first in range(start - start % BLOCK, start + count, BLOCK):
-        tensors = compute(range(first, first + BLOCK))
-        if not results:
-            results = tuple(tensor.new_empty(count, *tensor.shape[1:]) for tensor in tensors)
-        low, high = max(first, start), min(first + BLOCK, start + count)
-        for result, tensor in zip(results, tensors, strict=True):
-            result[low - start : high - start] = tensor[low - first : high - first]
-    return results
-
-
 def uniform_draws(generators: Sequence[torch.Generator], count: int) -> Tensor:
     """Uniform numbers in [0, 1) from each sample's own generator: [batch, count]."""
     values = torch.empty(len(generators), count)
-
-    def fill(position: int) -> None:
-        torch.rand(count, generator=generators[position], out=values[position])
-
-    for_each_sample(fill, len(generators)) if count * len(generators) > 2**20 else [
-        fill(position) for position in range(len(generators))
-    ]
+    for row, generator in zip(values, generators, strict=True):
+        torch.rand(count, generator=generator, out=row)
     return values
