@@ -108,6 +108,27 @@ class BeamformingMap(LinearMap):
         columns = x.expand(self.batch, -1, -1).mT.reshape(self.batch, count * self.subcarriers, -1, self.antennas)
         return self._forward(columns).reshape(self.batch, count, -1).mT
 
+    def column_norms(self) -> Tensor:
+        power = self.transmit.abs().square()
+        if self.weights is None:
+            norms = power.sum(2).sqrt()[:, :, None].expand(-1, -1, self.antennas)
+        else:
+            norms = (power @ self.weights.abs().square().sum(3)).sqrt()
+        return norms.flatten(1).repeat(1, self.subcarriers)
+
+    def gram(self) -> Tensor:
+        """A Aᴴ without A: the entry of chains c of frame t and c' of t' is (f_tᵀf_t'*)·(w_tcᴴ w_t'c')."""
+        beams = self.transmit.mT @ self.transmit.conj()
+        if self.weights is None:
+            identity = torch.eye(self.antennas, dtype=self.dtype, device=self.device)
+            one = torch.einsum("bst,rc->bsrtc", beams, identity)
+        else:
+            columns = self.weights.movedim(2, 1).flatten(2)
+            shape = (self.batch, self.frames, self.chains, self.frames, self.chains)
+            one = (columns.mH @ columns).reshape(shape) * beams[:, :, None, :, None]
+        one = one.reshape(self.batch, self.frames * self.chains, -1)
+        return self._on_every_subcarrier(one)
+
     def combine(self, received: Tensor) -> Tensor:
         """W_tᴴ r_t for what arrives at the antennas, such as noise. received: [batch, S·T·N_r] -> [batch, S·T·N_RF]."""
         if self.weights is None:
@@ -136,11 +157,15 @@ class BeamformingMap(LinearMap):
             one = torch.einsum("bnt,rc->btcnr", self.transmit, identity)
         else:
             one = torch.einsum("bnt,btrc->btcnr", self.transmit, self.weights.conj())
-        one = one.reshape(self.batch, self.frames * self.chains, -1)
+        return self._on_every_subcarrier(one.reshape(self.batch, self.frames * self.chains, -1))
+
+    def _on_every_subcarrier(self, one: Tensor) -> Tensor:
+        """I_S ⊗ one: [batch, m, n] -> [batch, S·m, S·n]."""
         if self.subcarriers == 1:
             return one
         across = torch.eye(self.subcarriers, dtype=self.dtype, device=self.device)
-        return torch.einsum("kl,bmn->bkmln", across, one).reshape(self.batch, *self.shape)
+        rows, columns = (self.subcarriers * size for size in one.shape[1:])
+        return torch.einsum("kl,bmn->bkmln", across, one).reshape(self.batch, rows, columns)
 
     def select(self, index: Tensor) -> BeamformingMap:
         return self._with(lambda tensor: tensor[index])

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _FLOOR_DB = -30.0
-_STYLE = {"font.size": 11, "axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 12}
 _ENSEMBLE = 256
 
 
@@ -30,11 +29,12 @@ def draw_channel(problem: ChannelProblem, path: Path, *, seed: int, index: int =
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     if path.suffix.lower() not in (".png", ".pdf", ".svg"):
         raise ValueError(f"{path}: the name must end in .png, .pdf or .svg, got {path.suffix!r}")
-    with rc_context(_STYLE):
-        figure = Figure(figsize=(13.5, 4.4), layout="constrained")
+    with rc_context({"font.size": 11, "axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 12}):
+        figure = Figure(figsize=(13.5, 4.4), layout=ConstrainedLayoutEngine(w_pad=0.12))
         FigureCanvasAgg(figure)
         angular, delay, singular = figure.subplots(1, 3, width_ratios=(1.25, 1, 1))
         _, rays = problem.source.sample(1, seed=seed, start=index)
@@ -97,6 +97,8 @@ def _draw_delays(axes: Axes, problem: ChannelProblem, rays: Rays) -> None:
 
 def _draw_singular_values(axes: Axes, problem: ChannelProblem, seed: int, index: int) -> None:
     """σ² against its index: this sample, and the spread over an ensemble."""
+    from matplotlib.ticker import MaxNLocator
+
     h, _ = problem.source.sample(_ENSEMBLE, seed=seed)
     mine, _ = problem.source.sample(1, seed=seed, start=index)
     ensemble, sample = (
@@ -113,8 +115,8 @@ def _draw_singular_values(axes: Axes, problem: ChannelProblem, seed: int, index:
     axes.set_ylabel("share of the power (dB)")
     axes.set_title("singular values squared")
     axes.set_ylim(max(-60.0, float(low.min()) - 3), 2)
-    axes.xaxis.get_major_locator().set_params(integer=True)
-    axes.legend(frameon=False, loc="best")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.legend(frameon=False, loc="upper right")
     axes.grid(alpha=0.25)
 
 

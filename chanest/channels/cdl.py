@@ -11,6 +11,7 @@ from typing import get_args
 import torch
 from torch import Tensor
 
+from chanest.arrays import Array
 from chanest.channels.power import Sector, mean_cdl_power
 from chanest.channels.rays import Rays
 from chanest.channels.source import ChannelSource, Direction, uniform_draws
@@ -55,7 +56,7 @@ class CdlSource(ChannelSource):
     @cached_property
     def mean_power(self) -> float:
         rx, tx = (self.ue_sector, self.bs_sector) if self.direction == "downlink" else (self.bs_sector, self.ue_sector)
-        each = [mean_cdl_power(_directed(model, self.direction), self.rx, self.tx, rx, tx) for model in self.models]
+        each = [_mean_power(model, self.direction, self.rx, self.tx, rx, tx) for model in self.models]
         return sum(each) / len(each)
 
     def draw(self, generators: Sequence[torch.Generator]) -> Rays:
@@ -94,6 +95,13 @@ class CdlSource(ChannelSource):
         sine = torch.sin(zenith)
         heading = torch.stack([sine * torch.cos(azimuth), sine * torch.sin(azimuth), torch.cos(zenith)], 1)
         return speed[:, None] * heading
+
+
+@lru_cache
+def _mean_power(
+    model: CdlModel, direction: Direction, rx: Array, tx: Array, rx_sector: Sector, tx_sector: Sector
+) -> float:
+    return mean_cdl_power(_directed(model, direction), rx, tx, rx_sector, tx_sector)
 
 
 def _directed(model: CdlModel, direction: Direction) -> CdlTable:

@@ -27,7 +27,7 @@ class Sector:
         tilt = self.tilt + self.tilt_spread * (2 * draws[:, 1] - 1)
         return torch.stack([yaw, tilt, torch.zeros_like(yaw)], dim=1)
 
-    def quadrature(self, *, yaws: int = 120, tilts: int = 12) -> Tensor:
+    def quadrature(self, *, yaws: int = 60, tilts: int = 6) -> Tensor:
         """Midpoints of a grid over the sector: [points, 3], float64. An angle that does not vary gets one point."""
         yaw_points, tilt_points = (
             (torch.arange(count, dtype=torch.float64) + 0.5) / count
