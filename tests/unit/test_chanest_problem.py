@@ -42,7 +42,7 @@ def test_every_scenario_gives_what_it_says(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["cdl_c_upa64x4", "hybrid_64x16", "swomp_32x32"])
 def test_residual_noise_is_white_with_the_stated_variance(name: str) -> None:
-    """Whitened residuals over σ²: mean power one and no correlation between chains of a frame, within 6 standard errors."""
+    """Whitened residuals over σ²: power one, no correlation between the chains of a frame, within 6 standard errors."""
     problem = _problem(name)
     batch = problem.sample(128, seed=1)
     noise = (batch.y - batch.phi.apply(batch.signal)) / batch.noise_var.sqrt()[:, None]
@@ -102,23 +102,23 @@ def test_vec_stacks_columns() -> None:
     assert torch.equal(unvec(batch.signal, 16)[:, 0], h)
 
 
-def test_global_lmmse_of_fixed_orientation_is_that_of_the_facts() -> None:
-    """CDL-C fixed, 64×16 ULAs, α = 0.6: the ensemble LMMSE reaches about -10.0 / -17.3 / -25.4 dB at 0 / 10 / 20 dB.
+def test_global_lmmse_of_the_diffusion_set_up_is_the_known_one() -> None:
+    """CDL-C fixed, upright ULAs 64×16, α = 0.6, 10 dB: an ensemble LMMSE of an independent prototype reached -17.3 dB.
 
-    Those figures are of a prototype; 1 dB is allowed for its draws and delay spread. 4000 channels train the covariance.
+    4096 training channels for 1024 unknowns and 8 test channels: 0.8 dB are allowed.
     """
     problem = _problem("score_64x16")
-    h, _ = problem.source.sample(4000, seed=0, split="train")
-    train = h.mT.reshape(4000, -1)
-    covariance = (train.mT @ train.conj()) / 4000
-    batch = problem.sample(16, seed=0, snr_db=10.0)
+    h, _ = problem.source.sample(4096, seed=0, split="train")
+    train = h.mT.reshape(4096, -1)
+    covariance = (train.mT @ train.conj()) / 4096
+    batch = problem.sample(8, seed=0, snr_db=10.0)
     phi = batch.phi.materialize()
     correlated = phi @ covariance
     system = correlated @ phi.mH + batch.noise_var[:, None, None] * torch.eye(phi.shape[1])
     weights = torch.cholesky_solve(batch.y[:, :, None], torch.linalg.cholesky(system))
     estimate = (correlated.mH @ weights)[:, :, 0]
     nmse = (estimate - batch.signal).abs().square().sum() / batch.signal.abs().square().sum()
-    assert float(10 * torch.log10(nmse)) == pytest.approx(-17.3, abs=1.0)
+    assert float(10 * torch.log10(nmse)) == pytest.approx(-17.3, abs=0.8)
 
 
 def test_importing_chanest_is_light() -> None:
