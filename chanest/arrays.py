@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from sionna.phy.channel.tr38901 import AntennaArray
+    from chanest.channels.sionna_backend import AntennaArray
 
 Polarization = Literal["V", "H", "VH", "cross"]
 Pattern = Literal["omni", "38.901", "38.901-handheld"]

@@ -60,7 +60,7 @@ def _draw_spectrum(figure: Figure, axes: Axes, problem: ChannelProblem, rays: Ra
     across = torch.deg2rad(torch.linspace(-90, 90, 361, dtype=torch.float64))
     if array.rows == 1:
         spectrum = _decibels(_spectrum(array, ports, torch.full_like(across, math.pi / 2), across))
-        axes.plot(torch.rad2deg(across), spectrum, lw=1.8, color="tab:blue")
+        axes.plot(torch.rad2deg(across).numpy(), spectrum.numpy(), lw=1.8, color="tab:blue")
         for angle, share in zip(azimuth, power, strict=True):
             axes.axvline(float(angle), ymax=0.06, color="tab:red", alpha=0.3 + 0.7 * float(share), lw=1.5)
         axes.set_ylim(_FLOOR_DB, 1)
@@ -69,9 +69,22 @@ def _draw_spectrum(figure: Figure, axes: Axes, problem: ChannelProblem, rays: Ra
     down = torch.deg2rad(torch.linspace(0, 180, 181, dtype=torch.float64))
     spectrum = _decibels(_spectrum(array, ports, down[:, None], across[None, :]))
     image = axes.pcolormesh(
-        torch.rad2deg(across), 90 - torch.rad2deg(down), spectrum, vmin=_FLOOR_DB, vmax=0, cmap="magma", rasterized=True
+        torch.rad2deg(across).numpy(),
+        (90 - torch.rad2deg(down)).numpy(),
+        spectrum.numpy(),
+        vmin=_FLOOR_DB,
+        vmax=0,
+        cmap="magma",
+        rasterized=True,
     )
-    axes.scatter(azimuth, 90 - zenith, s=15 + 150 * power, facecolors="none", edgecolors="white", linewidths=1.1)
+    axes.scatter(
+        azimuth.numpy(),
+        (90 - zenith).numpy(),
+        s=(15 + 150 * power).numpy(),
+        facecolors="none",
+        edgecolors="white",
+        linewidths=1.1,
+    )
     axes.set_ylim(-90, 90)
     axes.set_yticks(range(-90, 91, 30))
     axes.set_ylabel("elevation (°)")
@@ -85,8 +98,9 @@ def _draw_delays(axes: Axes, problem: ChannelProblem, rays: Rays) -> None:
     level = _decibels(power / power.sum(), reference=1.0)
     nanoseconds = 1e9 * rays.delays[0]
     shown = level > _FLOOR_DB - 10
-    axes.vlines(nanoseconds[shown], _FLOOR_DB - 10, level[shown], color="tab:blue", lw=1.6)
-    axes.plot(nanoseconds[shown], level[shown], "o", ms=5, color="tab:blue")
+    delays, levels = nanoseconds[shown].numpy(), level[shown].numpy()
+    axes.vlines(delays, _FLOOR_DB - 10, levels, color="tab:blue", lw=1.6)
+    axes.plot(delays, levels, "o", ms=5, color="tab:blue")
     axes.set_ylim(_FLOOR_DB - 10, 2)
     axes.set_xlim(left=-0.03 * float(nanoseconds.max()))
     axes.set_xlabel("delay (ns)")
@@ -105,12 +119,20 @@ def _draw_singular_values(axes: Axes, problem: ChannelProblem, seed: int, index:
         torch.linalg.svdvals(matrix.reshape(-1, *matrix.shape[-2:])).square().double() for matrix in (h, mine)
     )
     share = ensemble / ensemble.sum(1, keepdim=True)
-    order = torch.arange(1, share.shape[1] + 1)
-    low, middle, high = (_decibels(share.quantile(q, dim=0), reference=1.0) for q in (0.1, 0.5, 0.9))
+    order = torch.arange(1, share.shape[1] + 1).numpy()
+    low, middle, high = (_decibels(share.quantile(q, dim=0), reference=1.0).numpy() for q in (0.1, 0.5, 0.9))
     axes.fill_between(order, low, high, color="tab:blue", alpha=0.2, lw=0, label=f"10–90 % of {_ENSEMBLE} channels")
     axes.plot(order, middle, color="tab:blue", lw=1.8, label="median")
     own = sample.mean(0)
-    axes.plot(order, _decibels(own / own.sum(), reference=1.0), "o--", ms=4, lw=1, color="tab:red", label="this sample")
+    axes.plot(
+        order,
+        _decibels(own / own.sum(), reference=1.0).numpy(),
+        "o--",
+        ms=4,
+        lw=1,
+        color="tab:red",
+        label="this sample",
+    )
     axes.set_xlabel("index")
     axes.set_ylabel("share of the power (dB)")
     axes.set_title("singular values squared")

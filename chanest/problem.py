@@ -15,7 +15,7 @@ from chanest.beams import draw_beams, draw_combiners
 from chanest.channels.blocks import in_blocks
 from chanest.channels.rays import Rays
 from chanest.channels.source import Backend, ChannelSource
-from chanest.channels.store import ChannelFile
+from chanest.channels.store import ChannelFile, cached_channels
 from chanest.dictionaries import KroneckerMap, angular_dictionary, delay_grid
 from chanest.frontend import BeamformingMap
 from chanest.scenario import Scenario
@@ -63,6 +63,11 @@ class ChannelProblem(Problem):
         self.stored = stored
         for file in stored:
             file.check_scenario(scenario)
+
+    def cached(self, *splits: Split) -> ChannelProblem:
+        """The same problem with the data sets of these splits in the cache directory, generated if need be."""
+        files = tuple(cached_channels(self.scenario, split=split) for split in splits)
+        return ChannelProblem(self.scenario, backend=self.source.backend, stored=(*self.stored, *files))
 
     @property
     def arrays(self) -> tuple[Array, Array]:

@@ -9,7 +9,7 @@ import tomllib
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from chanest.arrays import Array, Pattern, Polarization
 from chanest.beams import BeamKind
@@ -46,10 +46,10 @@ class ArraySection(_Section):
         return Sector(*(math.radians(value) for value in (self.yaw, self.yaw_spread, self.tilt, self.tilt_spread)))
 
 
-class ChannelSection(_Section):
-    """CDL models (one, or a mixture) or plain paths; times in seconds, frequencies in hertz, speeds in m/s."""
+class CdlSection(_Section):
+    """CDL models (one, or an equal mixture); seconds, hertz, m/s. One subcarrier means the narrowband sum of taps."""
 
-    kind: Literal["cdl", "paths"] = "cdl"
+    kind: Literal["cdl"] = "cdl"
     models: tuple[CdlModel, ...] = Field(default=("C",), min_length=1, strict=False)
     carrier: float = Field(default=28e9, gt=0)
     delay_spread: float = Field(default=100e-9, ge=0)
@@ -60,16 +60,42 @@ class ChannelSection(_Section):
     frame_interval: float = Field(default=0.0, ge=0)
     subcarriers: int = Field(default=1, ge=1)
     subcarrier_spacing: float = Field(default=120e3, gt=0)
-    paths: int = Field(default=4, ge=1)
-    taps: int = Field(default=4, ge=1)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if not 0.0 <= self.speed[0] <= self.speed[1]:
             raise ValueError(f"speed must be [least, largest] with 0 <= least <= largest, got {list(self.speed)}")
-        if self.kind == "paths" and self.subcarriers < self.taps:
-            raise ValueError(f"subcarriers must be at least taps = {self.taps} for paths, got {self.subcarriers}")
         return self
+
+    def frequencies(self) -> tuple[float, ...] | None:
+        """Subcarriers around the carrier, or None for a narrowband channel."""
+        first = -(self.subcarriers // 2)
+        if self.subcarriers == 1:
+            return None
+        return tuple(self.subcarrier_spacing * (first + k) for k in range(self.subcarriers))
+
+
+class PathSection(_Section):
+    """Plain paths through a pulse of `taps` samples, on all subcarriers of the band."""
+
+    kind: Literal["paths"]
+    paths: int = Field(default=4, ge=1)
+    taps: int = Field(default=4, ge=1)
+    rolloff: float = Field(default=0.8, ge=0, le=1)
+    carrier: float = Field(default=60e9, gt=0)
+    direction: Direction = "downlink"
+    subcarriers: int = Field(default=16, ge=1)
+    subcarrier_spacing: float = Field(default=120e3, gt=0)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.subcarriers < self.taps:
+            raise ValueError(f"subcarriers must be at least taps = {self.taps}, got {self.subcarriers}")
+        return self
+
+    def frequencies(self) -> tuple[float, ...]:
+        """Subcarriers from zero up: those of a DFT of the symbol."""
+        return tuple(self.subcarrier_spacing * k for k in range(self.subcarriers))
 
 
 class FrontendSection(_Section):
@@ -99,10 +125,15 @@ class Scenario(_Section):
     description: str = ""
     bs: ArraySection
     ue: ArraySection
-    channel: ChannelSection = ChannelSection()
+    channel: CdlSection | PathSection = Field(default=CdlSection(), discriminator="kind")
     frontend: FrontendSection
     snr_db: tuple[float, float] = Field(default=(-10.0, 30.0), strict=False)
     data: DataSection = DataSection()
+
+    @field_validator("channel", mode="before")
+    @classmethod
+    def _cdl_unless_said(cls, value: object) -> object:
+        return {"kind": "cdl", **value} if isinstance(value, dict) else value
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -120,33 +151,23 @@ class Scenario(_Section):
     def source(self, backend: Backend = "factored") -> ChannelSource:
         """The distribution of channels."""
         channel, bs, ue = self.channel, self.bs.array(), self.ue.array()
-        frequencies = self._frequencies()
-        if channel.kind == "paths":
+        if isinstance(channel, PathSection):
             return PathSource(
-                bs, ue, channel.carrier, channel.direction, frequencies, backend=backend,
-                paths=channel.paths, pulse_taps=channel.taps,
+                bs, ue, channel.carrier, channel.direction, channel.frequencies(), backend=backend,
+                paths=channel.paths, pulse_taps=channel.taps, rolloff=channel.rolloff,
                 symbol_time=1 / (channel.subcarriers * channel.subcarrier_spacing),
             )  # fmt: skip
         return CdlSource(
-            bs, ue, channel.carrier, channel.direction, frequencies, channel.frames, channel.frame_interval, backend,
-            models=channel.models, delay_spread=channel.delay_spread, bs_sector=self.bs.sector(),
+            bs, ue, channel.carrier, channel.direction, channel.frequencies(), channel.frames, channel.frame_interval,
+            backend, models=channel.models, delay_spread=channel.delay_spread, bs_sector=self.bs.sector(),
             ue_sector=self.ue.sector(), random_los_phase=channel.random_los_phase, speed=channel.speed,
         )  # fmt: skip
 
     def channel_hash(self) -> str:
         """A name for everything that decides the channels (not the front end, the SNR or the sizes): 16 hex digits."""
-        parts = {name: section.model_dump(mode="json") for name, section in self._channel_sections().items()}
+        sections = {"bs": self.bs, "ue": self.ue, "channel": self.channel}
+        parts = {name: section.model_dump(mode="json") for name, section in sections.items()}
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
-
-    def _channel_sections(self) -> dict[str, _Section]:
-        return {"bs": self.bs, "ue": self.ue, "channel": self.channel}
-
-    def _frequencies(self) -> tuple[float, ...] | None:
-        count, spacing = self.channel.subcarriers, self.channel.subcarrier_spacing
-        if self.channel.kind == "cdl" and count == 1:
-            return None
-        first = 0 if self.channel.kind == "paths" else -(count // 2)
-        return tuple(spacing * (first + k) for k in range(count))
 
 
 def scenario_names() -> list[str]:
@@ -178,7 +199,9 @@ def _one_line(error: ValidationError) -> str:
     """Every problem of a file in one line: key, what is wrong or allowed, what came."""
     problems = []
     for problem in error.errors():
-        key = ".".join(str(part) for part in problem["loc"])
+        loc = problem["loc"]
+        tagged = loc[0] == "channel" and len(loc) > 1 if loc else False
+        key = ".".join(str(part) for part in (loc[:1] + loc[2:] if tagged else loc))
         if problem["type"] == "extra_forbidden":
             problems.append(f"{key} = {problem['input']!r}: unknown key")
         elif problem["type"] == "value_error":

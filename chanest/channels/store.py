@@ -94,11 +94,13 @@ def write_channels(
     partial = path.with_name(path.name + ".partial")
     if not path.parent.is_dir():
         raise ValueError(f"{path}: the folder {path.parent} does not exist")
-    with _alone(path.with_name(path.name + ".lock")):
+    with _locked(path.parent, wait=True):
         if not partial.exists():
             _create(partial, scenario, wanted)
-        _check_same(partial, wanted)
+    with _locked(partial):
+        _check_same(partial, wanted, also=("versions",))
         _fill(partial, scenario, count, seed, split, on_progress)
+        _synchronise(partial)
         os.replace(partial, path)
     return _opened(path)
 
@@ -188,20 +190,17 @@ def _fill(
             written[chunk] = 1
         done += stop - start
         on_progress(done)
-    with partial.open("rb") as file:
-        del maps, written
-        os.fsync(file.fileno())
 
 
 def _opened(path: Path) -> ChannelFile:
     attributes = _read_attributes(path)
     layout = _layout(path)
     size = path.stat().st_size
-    flags = _memory_maps(path, tuple(entry for entry in layout if entry[0] == "written"), mode="r")["written"]
     if any(offset + np.dtype(kind).itemsize * int(np.prod(shape)) > size for _, kind, shape, offset in layout):
         raise ValueError(
             f"{path}: truncated: the file has {size} bytes, fewer than its data sets need; generate it again"
         )
+    flags = _memory_maps(path, tuple(entry for entry in layout if entry[0] == "written"), mode="r")["written"]
     if not flags.all():
         raise ValueError(
             f"{path}: incomplete: {int((flags == 0).sum())} of {len(flags)} chunks are missing; generate it again"
@@ -219,9 +218,9 @@ def _opened(path: Path) -> ChannelFile:
     )
 
 
-def _check_same(path: Path, wanted: dict[str, str | int]) -> None:
+def _check_same(path: Path, wanted: dict[str, str | int], *, also: tuple[str, ...] = ()) -> None:
     found = _read_attributes(path)
-    for name in ("channel_hash", "seed", "split", "count"):
+    for name in ("channel_hash", "seed", "split", "count", *also):
         if found[name] != wanted[name]:
             raise ValueError(
                 f"{path}: already holds another data set ({name} = {found[name]}, wanted {wanted[name]}); "
@@ -235,7 +234,7 @@ def _read_attributes(path: Path) -> dict[str, str | int]:
     if not path.is_file():
         raise ValueError(f"{path}: no such file")
     try:
-        with h5py.File(path, "r") as file:
+        with h5py.File(path, "r", locking=False) as file:
             attributes = {name: file.attrs[name] for name in file.attrs}
     except OSError as error:
         raise ValueError(f"{path}: truncated, or not an HDF5 file ({error})") from None
@@ -248,7 +247,7 @@ def _layout(path: Path) -> tuple[tuple[str, str, tuple[int, ...], int], ...]:
     import h5py
 
     names = ("h", *(f"rays/{name}" for name in FIELD_NAMES), "written")
-    with h5py.File(path, "r") as file:
+    with h5py.File(path, "r", locking=False) as file:
         missing = [name for name in names if name not in file or file[name].id.get_offset() is None]
         if missing:
             raise ValueError(f"{path}: not a file of channels: data set {missing[0]} is missing or has no data")
@@ -267,17 +266,20 @@ def _memory_maps(
     return maps
 
 
+def _synchronise(path: Path) -> None:
+    """Have the disk hold what was written, before the rename says that it does."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
 @contextmanager
-def _alone(lock: Path) -> Iterator[None]:
-    """One writer at a time: the lock goes with the process, however it ends."""
-    with lock.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ValueError(
-                f"{lock.with_suffix('')}: another process is writing this file; wait for it to finish"
-            ) from None
-        try:
-            yield
-        finally:
-            lock.unlink(missing_ok=True)
+def _locked(path: Path, *, wait: bool = False) -> Iterator[None]:
+    """Hold a lock on a file or folder; it goes with the process, however that ends."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        yield
+    except BlockingIOError:
+        raise ValueError(f"{path}: another process is writing this file; wait for it to finish") from None
+    finally:
+        os.close(descriptor)

@@ -31,6 +31,9 @@ BAD = {
     "type": (GOOD.replace("rows = 2", "rows = '2'"), ["bs.rows = '2'", "integer"]),
     "dft": (GOOD.replace("frames = 6", 'frames = 9\nbeams = "dft"'), ["frontend.frames", "at most 8", "got 9"]),
     "toml": (GOOD + "[", ["not a TOML file"]),
+    "paths": (GOOD + '[channel]\nkind = "paths"\npaths = 0\n', ["channel.paths = 0", "greater than or equal to 1"]),
+    "kind": (GOOD + '[channel]\nkind = "tdl"\n', ["channel", "tdl", "'cdl', 'paths'"]),
+    "other kind's key": (GOOD + '[channel]\nkind = "paths"\nmodels = ["A"]\n', ["channel.models", "unknown key"]),
     "speed": (GOOD + "[channel]\nspeed = [3.0, 1.0]\n", ["channel", "least <= largest", "[3.0, 1.0]"]),
 }
 

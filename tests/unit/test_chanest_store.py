@@ -54,6 +54,8 @@ def test_a_second_run_finds_the_cache(scenario: Scenario, tmp_path: Path, monkey
     assert cached_channels(scenario, split="test", count=20) == first
     front = scenario.model_copy(update={"snr_db": (0.0, 5.0)})
     assert cached_channels(front, split="test", count=20).path == first.path
+    small = scenario.model_copy(update={"data": scenario.data.model_copy(update={"test": 20})})
+    assert ChannelProblem(small).cached("test").stored == (first,)
     assert scenario.channel_hash() != chanest.load_scenario("cdl_d_upa64x4").channel_hash()
 
 
@@ -71,6 +73,17 @@ def test_attributes_say_what_the_file_is(file: ChannelFile) -> None:
 
 def test_no_temporary_files_are_left(file: ChannelFile) -> None:
     assert [path.name for path in file.path.parent.iterdir()] == ["channels.h5"]
+
+
+def test_two_writers_of_one_file_are_refused(scenario: Scenario, tmp_path: Path) -> None:
+    path = tmp_path / "x.h5"
+
+    def second(done: int) -> None:
+        if done < COUNT + 256:
+            with pytest.raises(ValueError, match="another process is writing"):
+                write_channels(path, scenario, count=COUNT + 256, seed=4, split="train")
+
+    write_channels(path, scenario, count=COUNT + 256, seed=4, split="train", on_progress=second)
 
 
 def test_bad_files_get_one_clear_error(file: ChannelFile, tmp_path: Path, scenario: Scenario) -> None:
