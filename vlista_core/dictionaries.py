@@ -57,7 +57,7 @@ def sparse_pca(images: Tensor, atoms: int, *, alpha: float = 0.01, iterations: i
     """
     if images.ndim != 2 or images.shape[0] < 2:
         raise ValueError(f"images must be [samples, n] with at least two samples, got {[*images.shape]}")
-    if not 2 <= atoms:
+    if not atoms >= 2:
         raise ValueError(f"atoms must be at least 2, got {atoms}")
     values: NDArray[np.float64] = images.double().cpu().numpy()
     model = MiniBatchSparsePCA(n_components=atoms - 1, alpha=alpha, max_iter=iterations, random_state=seed)
@@ -76,7 +76,9 @@ class LearnedDictionary(nn.Module, LinearMap):
         """matrix: [n, atoms], the starting point."""
         super().__init__()
         if matrix.ndim != 2 or not (matrix.is_floating_point() or matrix.is_complex()):
-            raise ValueError(f"matrix must be floating-point or complex [n, atoms], got {matrix.dtype} {[*matrix.shape]}")
+            raise ValueError(
+                f"matrix must be floating-point or complex [n, atoms], got {matrix.dtype} {[*matrix.shape]}"
+            )
         start = matrix.detach().clone()
         self.is_complex = start.is_complex()
         self.weight = nn.Parameter(torch.view_as_real(start).contiguous() if self.is_complex else start)

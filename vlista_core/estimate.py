@@ -55,7 +55,9 @@ class Measurement:
         if y.shape[1] != m:
             raise ValueError(f"y must have shape [batch, {m}] to match phi of shape {phi.shape}, got {[*y.shape]}")
         if phi.batch is not None and phi.batch != y.shape[0]:
-            raise ValueError(f"phi holds {phi.batch} matrices but y holds {y.shape[0]} samples; give one matrix or one for each")
+            raise ValueError(
+                f"phi holds {phi.batch} matrices but y holds {y.shape[0]} samples; give one matrix or one for each"
+            )
         if y.dtype != phi.dtype:
             raise ValueError(f"y and phi must have the same dtype, got {y.dtype} and {phi.dtype}")
         if y.device != phi.device:

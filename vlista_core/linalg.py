@@ -16,6 +16,7 @@ def cholesky(matrix: Tensor) -> Tensor:
     A matrix that is not positive definite to working precision gets the smallest diagonal jitter, growing tenfold from
     machine precision times its mean diagonal, that lets the factorisation succeed. The others stay as they are.
     """
+    factor: Tensor
     factor, failed = torch.linalg.cholesky_ex(matrix)
     if failed.is_meta or not bool(failed.any()):
         return factor
@@ -32,7 +33,9 @@ def cholesky(matrix: Tensor) -> Tensor:
         if not bool(failed.any()):
             return factor
         jitter *= 10.0
-    raise ValueError("matrix must be Hermitian positive semi-definite with finite entries; Cholesky failed even with jitter")
+    raise ValueError(
+        "matrix must be Hermitian positive semi-definite with finite entries; Cholesky failed even with jitter"
+    )
 
 
 def solve_hermitian(matrix: Tensor, right: Tensor) -> Tensor:

@@ -38,7 +38,7 @@ def nmse_median_db(estimate: Tensor, signal: Tensor) -> float:
 
 
 def ssim(estimate: Tensor, images: Tensor) -> Tensor:
-    """SSIM of each image: Gaussian window 11, sigma 1.5, data range 1. [batch, height, width] in [0, 1] -> [batch]."""
+    """SSIM of each image: Gaussian window 11, sigma 1.5, data range 1, edges mirrored. [batch, height, width] -> [batch]."""
     _check_images(estimate, images)
     value = structural_similarity_index_measure(
         estimate[:, None], images[:, None], sigma=1.5, kernel_size=11, data_range=1.0, reduction="none"
@@ -83,8 +83,9 @@ def auroc(scores_in: Tensor, scores_out: Tensor) -> float:
             raise ValueError(f"{name} must be a non-empty vector, got shape {[*scores.shape]}")
     scores = torch.cat([scores_in, scores_out]).double()
     target = torch.cat([torch.zeros_like(scores_in), torch.ones_like(scores_out)]).long()
-    ranks = scores.unique(return_inverse=True)[1].double()
-    return float(binary_auroc(ranks / max(1.0, float(ranks.max())), target))
+    # torchmetrics squashes scores outside [0, 1] through a sigmoid; ranks keep their order exactly.
+    ranks = torch.searchsorted(scores.sort().values, scores).double() / scores.numel()
+    return float(binary_auroc(ranks, target))
 
 
 def _db(ratio: float) -> float:

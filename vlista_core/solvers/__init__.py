@@ -29,6 +29,16 @@ def get_solver(name: str) -> type[Solver]:
 
 
 __all__ = [
-    "AMP", "BCS", "FISTA", "IHT", "ISTA", "OMP", "SOLVERS", "VAMP",
-    "Selection", "Solver", "get_solver", "select_hyperparameters",
+    "AMP",
+    "BCS",
+    "FISTA",
+    "IHT",
+    "ISTA",
+    "OMP",
+    "SOLVERS",
+    "VAMP",
+    "Selection",
+    "Solver",
+    "get_solver",
+    "select_hyperparameters",
 ]

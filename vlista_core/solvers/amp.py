@@ -15,15 +15,16 @@ from vlista_core.estimate import Estimate, Measurement
 from vlista_core.linops import LinearMap, ScaledMap
 from vlista_core.problems import check_count
 from vlista_core.prox import soft_threshold
-from vlista_core.solvers.base import Solver, State, check_positive, iterate, mean_column_power, relative_change
+from vlista_core.solvers.base import Solver, State, check_positive, iterate, relative_change
 
 _DIVERGED = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class AMP(Solver):
-    """Approximate message passing with soft thresholding, for A close to i.i.d.; A is scaled to unit columns on average.
+    """Approximate message passing with soft thresholding, for A close to i.i.d.
 
+    A is scaled to columns of unit norm on average, exactly: an error of three per cent there makes a sample in fifty diverge.
     A sample whose corrected residual grows past ten times ‖y‖ stops at its last good code: A is not of the kind AMP needs.
     """
 
@@ -37,7 +38,7 @@ class AMP(Solver):
         check_positive(alpha=self.alpha, tolerance=self.tolerance)
 
     def solve(self, system: Measurement, dictionary: LinearMap) -> Estimate:
-        power = mean_column_power(system.phi)
+        power = system.phi.squared_frobenius_norm() / system.phi.shape[1]
         scale = torch.where(power > 0, power, torch.ones_like(power)).rsqrt().expand(system.y.shape[0])
         unit = Measurement(system.y, ScaledMap(system.phi, scale), system.noise_var)
         code = torch.zeros(system.y.shape[0], system.phi.shape[1], dtype=system.y.dtype, device=system.y.device)

@@ -6,6 +6,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -20,6 +21,9 @@ Step = Callable[[Measurement, State, int], tuple[State, Tensor]]
 @dataclass(frozen=True, kw_only=True)
 class Solver(Estimator):
     """A sparse solver for y = ΦΨx + n: a small frozen configuration, checked when it is built."""
+
+    forms_product: ClassVar[bool] = False
+    """Whether the method needs the matrix ΦΨ itself (or its Gram matrix) by definition."""
 
     dictionary: LinearMap | None = None
     """Ψ: [n, atoms], shared by all samples; None is the canonical basis."""
@@ -52,7 +56,8 @@ def iterate(system: Measurement, start: State, step: Step, iterations: int) -> t
     final, final_taken, state = start, taken, start
     check_every = 8 if device.type == "cuda" else 1
     finished = 0
-    for t in range(iterations):
+    # On the meta device there are no values that could converge: two steps show shapes and devices.
+    for t in range(min(iterations, 2) if done.is_meta else iterations):
         proposed, now_done = step(system, state, t)
         state = proposed if finished == 0 else _keep_where(done, state, proposed)
         taken = taken + (~done).to(taken.dtype)
@@ -64,7 +69,10 @@ def iterate(system: Measurement, start: State, step: Step, iterations: int) -> t
         if finished == done.shape[0]:
             break
         if 2 * finished >= done.shape[0]:
-            final, final_taken = _put(final, place[done], state, done), _put((final_taken,), place[done], (taken,), done)[0]
+            final, final_taken = (
+                _put(final, place[done], state, done),
+                _put((final_taken,), place[done], (taken,), done)[0],
+            )
             rest = ~done
             system, place, taken = system.select(rest), place[rest], taken[rest]
             state = tuple(value[rest] for value in state)
@@ -89,7 +97,9 @@ def _put(final: State, place: Tensor, state: State, chosen: Tensor) -> State:
 def relative_change(new: Tensor, old: Tensor) -> Tensor:
     """‖new - old‖ / ‖new‖ of each sample, 0 where nothing moved. [batch, b] -> [batch]."""
     tiny = torch.finfo(new.real.dtype).tiny
-    return torch.linalg.vector_norm(new - old, dim=1) / torch.linalg.vector_norm(new, dim=1).clamp_min(tiny)
+    change: Tensor = torch.linalg.vector_norm(new - old, dim=1)
+    size: Tensor = torch.linalg.vector_norm(new, dim=1)
+    return change / size.clamp_min(tiny)
 
 
 def within_noise(residual: Tensor, noise_var: Tensor) -> Tensor:
@@ -138,4 +148,6 @@ def check_nonzeros(n_nonzero: int | None, system: Measurement) -> None:
     """ValueError where more non-zeros are asked for than the system can determine."""
     m, atoms = system.phi.shape
     if n_nonzero is not None and n_nonzero > min(m, atoms):
-        raise ValueError(f"n_nonzero must be at most min(m, atoms) = {min(m, atoms)} for a system {m}x{atoms}, got {n_nonzero}")
+        raise ValueError(
+            f"n_nonzero must be at most min(m, atoms) = {min(m, atoms)} for a system {m}x{atoms}, got {n_nonzero}"
+        )

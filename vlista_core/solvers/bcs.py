@@ -8,6 +8,7 @@ The posterior is E x = ΓQ, Cov x = Γ - ΓAᴴC⁻¹AΓ. σ² is fixed while it
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -28,6 +29,9 @@ class BCS(Solver):
 
     noise_floor: float = 1e-6
     """Least σ², as a share of the mean of |y|² of the sample: what stands in for noise_var = 0."""
+    admission: float | None = None
+    """A column enters only where |q|²/s exceeds this. For a column of pure noise the ratio has mean 1, and the largest of b
+    such is about 2 ln b, which None takes; 1 is the plain RVM, which keeps as many false atoms as true ones."""
     iterations: int = 1000
     tolerance: float = 1e-8
     """A sample stops when a change raises the log likelihood by less than this share of its rise so far."""
@@ -35,6 +39,8 @@ class BCS(Solver):
     def __post_init__(self) -> None:
         check_count("iterations", self.iterations)
         check_positive(noise_floor=self.noise_floor, tolerance=self.tolerance)
+        if self.admission is not None and self.admission < 1.0:
+            raise ValueError(f"admission must be at least 1 or None, got {self.admission}")
 
     def solve(self, system: Measurement, dictionary: LinearMap) -> Estimate:
         double = torch.complex128 if system.y.is_complex() else torch.float64
@@ -60,26 +66,28 @@ class BCS(Solver):
     def _update(self, system: Measurement, state: State, t: int) -> tuple[State, Tensor]:
         """Change one γ a sample: γ, S, Q [batch, b], C⁻¹ [batch, m, m], the rise of the log likelihood so far [batch]."""
         prior, sparsity, quality, inverse, rise = state
-        best, gain, chosen = _best_change(prior, sparsity, quality)
-        change = best - prior.gather(1, chosen)
+        admission = 2.0 * math.log(max(2, prior.shape[1])) if self.admission is None else self.admission
+        best, gain, chosen = _best_change(prior, sparsity, quality, admission)
+        done = gain <= self.tolerance * rise
+        change = torch.where(done[:, None], 0.0, best - prior.gather(1, chosen))
         direction = system.phi.columns(chosen)[:, :, 0]
         image = torch.bmm(direction[:, None, :], inverse.mT)[:, 0]
         factor = change / (1.0 + change * sparsity.gather(1, chosen))
         overlap = system.phi.adjoint(image)
-        new_inverse = inverse - factor[:, :, None] * image[:, :, None] * image[:, None, :].conj()
+        # A sample that is done changes by nothing, so that C⁻¹, the largest of these, can be updated in place.
+        inverse.baddbmm_((-factor * image)[:, :, None], image[:, None, :].conj())
         new_sparsity = sparsity - factor * overlap.abs().square()
         new_quality = quality - factor * overlap * quality.gather(1, chosen)
-        new_prior = prior.scatter(1, chosen, best)
-        done = gain <= self.tolerance * rise
-        return (new_prior, new_sparsity, new_quality, new_inverse, rise + gain), done
+        new_prior = prior.scatter_add(1, chosen, change)
+        return (new_prior, new_sparsity, new_quality, inverse, rise + gain), done
 
 
-def _best_change(prior: Tensor, sparsity: Tensor, quality: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _best_change(prior: Tensor, sparsity: Tensor, quality: Tensor, admission: float) -> tuple[Tensor, Tensor, Tensor]:
     """The best new γ, the rise it brings and its column, for each sample: [batch, 1], [batch], [batch, 1]."""
     rest = (1.0 - prior * sparsity).clamp_min(torch.finfo(prior.dtype).eps)
     s = (sparsity / rest).clamp_min(torch.finfo(prior.dtype).tiny)
     q_squared = (quality.abs() / rest).square()
-    best = ((q_squared - s) / s.square()).clamp_min(0)
+    best = torch.where(q_squared > admission * s, (q_squared - s) / s.square(), 0.0)
     gain = _log_likelihood(best, s, q_squared) - _log_likelihood(prior, s, q_squared)
     top = gain.max(1, keepdim=True)
     return best.gather(1, top.indices), top.values[:, 0], top.indices

@@ -33,21 +33,21 @@ class OMP(Solver):
     def solve(self, system: Measurement, dictionary: LinearMap) -> Estimate:
         check_nonzeros(self.n_nonzero, system)
         m, atoms = system.phi.shape
-        size, kind = system.y.shape[0], {"dtype": system.y.dtype, "device": system.y.device}
+        size, kind, device = system.y.shape[0], system.y.dtype, system.y.device
         most = self.n_nonzero if self.n_nonzero is not None else min(default_sparsity(m, atoms), atoms)
         norms = system.phi.column_norms()
         weight = torch.where(norms > 0, 1.0 / norms, torch.zeros_like(norms)).expand(size, -1)
         start = (
             system.y,
-            torch.zeros(size, most, m, dtype=system.y.dtype, device=system.y.device),
-            torch.eye(most, **kind).expand(size, -1, -1).clone(),
-            torch.zeros(size, most, **kind),
-            torch.zeros(size, most, dtype=torch.int64, device=system.y.device),
+            torch.zeros(size, most, m, dtype=kind, device=device),
+            torch.eye(most, dtype=kind, device=device).expand(size, -1, -1).clone(),
+            torch.zeros(size, most, dtype=kind, device=device),
+            torch.zeros(size, most, dtype=torch.int64, device=device),
             weight.clone(),
         )
         (_, _, triangle, projections, support, _), taken = iterate(system, start, _add_atom, most)
         values = torch.linalg.solve_triangular(triangle, projections[:, :, None], upper=True)[:, :, 0]
-        code = torch.zeros(size, atoms, **kind).scatter_add(1, support, values)
+        code = torch.zeros(size, atoms, dtype=kind, device=device).scatter_add(1, support, values)
         return Estimate(dictionary.apply(code), code, iterations=taken)
 
 

@@ -49,11 +49,12 @@ def select_hyperparameters(
         if not values:
             raise ValueError(f"grid gives no value for {name!r}; at least one is needed")
     batch = problem.sample(count, seed=seed, split="validation", snr_db=snr_db)
+    build: Callable[..., S] = solver_class
     scored: list[tuple[dict[str, Value], float]] = []
     for values in itertools.product(*grid.values()):
         point = dict(zip(grid, values, strict=True))
-        estimate = solver_class(**point).estimate(batch.y, batch.phi, batch.noise_var)
+        estimate = build(**point).estimate(batch.y, batch.phi, batch.noise_var)
         score = metric(estimate.signal, batch.signal)
         scored.append((point, score if score == score else float("inf")))
     scored.sort(key=lambda entry: entry[1])
-    return Selection(solver_class(**scored[0][0]), tuple(scored))
+    return Selection(build(**scored[0][0]), tuple(scored))

@@ -8,6 +8,7 @@ x₂ = r₂ + AᴴU diag(1/(λ + σ²γ₂)) Uᴴ(y - Ar₂).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -18,18 +19,21 @@ from vlista_core.problems import check_count
 from vlista_core.prox import bernoulli_gauss
 from vlista_core.solvers.base import Solver, State, check_positive, iterate, relative_change
 
-_NOISE_FLOOR = 1e-8
-_SHARE = 1e-7
-_LEAST, _MOST = 1e-6, 1e12
+_LEAST = 1e-6
+_ROUNDING = 10.0
+_DIVERGED = 1e3
 
 
 @dataclass(frozen=True, kw_only=True)
 class VAMP(Solver):
     """Vector approximate message passing; returns the posterior variance of the denoiser.
 
-    A sample's noise is taken to be at least 1e-8 of its mean power per measurement, which keeps the precisions finite as
-    noise_var goes to 0.
+    A sample's noise is taken to be at least ten times machine precision of its power per measurement, and precisions are kept
+    below the inverse of that: without both, rounding errors grow without bound as noise_var goes to 0. A sample that diverges
+    all the same, because y does not fit the model, keeps its last good code.
     """
+
+    forms_product: ClassVar[bool] = True
 
     activity: float = 0.1
     """Probability of a non-zero entry, to start from."""
@@ -59,11 +63,22 @@ class VAMP(Solver):
         # In units of each sample's own mean power per atom, so that precisions are of order one.
         unit = torch.sqrt(torch.where(usable, energy / torch.where(usable, gain, 1.0), 1.0))
         y = system.y / unit[:, None]
-        floor = _NOISE_FLOOR * y.abs().square().mean(1)
+        floor = _rounding(y) * y.abs().square().mean(1)
         noise = torch.maximum(system.noise_var / unit.square(), torch.where(usable, floor, 1.0))
         zero = torch.zeros(size, atoms, dtype=y.dtype, device=y.device)
         one = torch.ones_like(noise)[:, None]
-        start = (zero, zero.real.clone(), zero, one, zero, one, self.activity * one, one / self.activity, eigenvalues, vectors)
+        start = (
+            zero,
+            zero.real.clone(),
+            zero,
+            one,
+            zero,
+            one,
+            self.activity * one,
+            one / self.activity,
+            eigenvalues,
+            vectors,
+        )
         (code, variance, *_), taken = iterate(Measurement(y, system.phi, noise), start, self._update, self.iterations)
         code = torch.where(usable[:, None], unit[:, None] * code, 0)
         variance = unit.square()[:, None] * variance
@@ -71,7 +86,7 @@ class VAMP(Solver):
 
     def _update(self, system: Measurement, state: State, t: int) -> tuple[State, Tensor]:
         """One exchange: code, its variance, r₁, γ₁, r₂, γ₂, activity, power, eigenvalues and eigenvectors of AAᴴ."""
-        code, _, r1, precision1, r2, precision2, activity, power, eigenvalues, vectors = state
+        code, last_variance, r1, precision1, r2, precision2, activity, power, eigenvalues, vectors = state
         fresh = self.damping if t else 1.0
 
         linear, share = _linear_step(system, r2, precision2, eigenvalues, vectors)
@@ -83,7 +98,11 @@ class VAMP(Solver):
 
         if self.learn_prior:
             activity, power = _learn_prior(new, variance, active)
-        done = relative_change(new, code) <= self.tolerance
+        # In these units the mean power of an entry is one; a code far above it, or not finite, belongs to another problem.
+        diverged = ~(new.abs().square().mean(1) < _DIVERGED)
+        new = torch.where(diverged[:, None], code, new)
+        variance = torch.where(diverged[:, None], last_variance, variance)
+        done = diverged | (relative_change(new, code) <= self.tolerance)
         return (new, variance, r1, precision1, r2, precision2, activity, power, eigenvalues, vectors), done
 
 
@@ -106,8 +125,9 @@ def _extrinsic(
 
     With η = precision/share the posterior precision: precision' = η - precision, r' = (η mean - precision r)/precision'.
     """
-    share = share.clamp(_SHARE, 1.0 - _SHARE)
-    new_precision = (precision * (1.0 / share - 1.0)).clamp(_LEAST, _MOST)
+    tiny = _rounding(mean)
+    share = share.clamp(tiny, 1.0 - tiny)
+    new_precision = (precision * (1.0 / share - 1.0)).clamp(_LEAST, 1.0 / tiny)
     new_r = (mean - share * r) / (1.0 - share)
     old_r, old_precision = old
     return fresh * new_r + (1.0 - fresh) * old_r, fresh * new_precision + (1.0 - fresh) * old_precision
@@ -117,7 +137,7 @@ def _learn_prior(mean: Tensor, variance: Tensor, active: Tensor) -> tuple[Tensor
     """EM for the activity and the power of active entries, from posterior moments: each [batch, 1]."""
     activity = active.mean(1, keepdim=True).clamp(1e-6, 1.0 - 1e-6)
     second_moment = (mean.abs().square() + variance).mean(1, keepdim=True)
-    return activity, (second_moment / activity).clamp(_LEAST, _MOST)
+    return activity, (second_moment / activity).clamp_min(_LEAST)
 
 
 def _signal_variance(dictionary: LinearMap, variance: Tensor) -> Tensor:
@@ -125,3 +145,7 @@ def _signal_variance(dictionary: LinearMap, variance: Tensor) -> Tensor:
     if isinstance(dictionary, IdentityMap):
         return variance
     return variance @ dictionary.materialize()[0].abs().square().mT
+
+
+def _rounding(values: Tensor) -> float:
+    return _ROUNDING * torch.finfo(values.dtype).eps

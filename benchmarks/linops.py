@@ -1,0 +1,134 @@
+"""Ratios for linear maps and OMP, measured in one run: factored against formed ΦΨ, OMP against scikit-learn, bandwidth.
+
+python benchmarks/linops.py
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+from sklearn.linear_model import orthogonal_mp
+from torch import Tensor
+
+from vlista_core.data.synthetic import benchmark
+from vlista_core.linops import DenseMap, LinearMap
+from vlista_core.prox import soft_threshold
+from vlista_core.solvers import OMP
+
+BATCH, M, N, LAYERS = 128, 100, 784, 3
+
+
+def best_time(run: Callable[[], object], repeats: int = 7) -> float:
+    """Seconds of the fastest of several runs, after one that does not count."""
+    run()
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def layers(y: Tensor, phi: DenseMap, psi: DenseMap, *, formed: bool) -> Tensor:
+    """Three layers of DLISTA, with ΦΨ as two factors or as one matrix formed in each layer."""
+    step, threshold = torch.tensor(0.05), torch.tensor([[0.01]])
+    code = torch.zeros(y.shape[0], psi.shape[1])
+    for _ in range(LAYERS):
+        a: LinearMap = DenseMap((phi @ psi).materialize()) if formed else phi @ psi
+        code = soft_threshold(code + step * a.adjoint(y - a.apply(code)), threshold)
+    return code
+
+
+def layer_data() -> tuple[Tensor, DenseMap, DenseMap]:
+    generator = torch.Generator().manual_seed(0)
+    phi = DenseMap(torch.randn(BATCH, M, N, generator=generator) / M**0.5)
+    psi = DenseMap(torch.randn(N, N, generator=generator) / N**0.5)
+    return torch.randn(BATCH, M, generator=generator), phi, psi
+
+
+PEAK = """
+import re, sys
+sys.path.insert(0, {folder!r})
+from linops import layer_data, layers
+
+def kilobytes(field):
+    return int(re.search(field + r":\\s+(\\d+)", open("/proc/self/status").read())[1])
+
+data = layer_data()
+open("/proc/self/clear_refs", "w").write("5")
+before = kilobytes("VmRSS")
+layers(*data, formed={formed})
+print(kilobytes("VmHWM") - before)
+"""
+
+
+def peak_memory(formed: bool) -> float:
+    """MB that three layers add to the process, in a process of their own."""
+    code = PEAK.format(folder=sys.path[0], formed=formed)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return int(done.stdout) / 1024
+
+
+def compare_layers() -> None:
+    y, phi, psi = layer_data()
+    with torch.no_grad():
+        gap = (layers(y, phi, psi, formed=True) - layers(y, phi, psi, formed=False)).abs().max()
+        formed = best_time(lambda: layers(y, phi, psi, formed=True))
+        factored = best_time(lambda: layers(y, phi, psi, formed=False))
+    memory = peak_memory(True), peak_memory(False)
+    print(f"three layers, m = {M}, n = b = {N}, batch {BATCH} (largest difference {gap:.0e}):")
+    print(f"  formed {formed * 1e3:7.1f} ms, factored {factored * 1e3:6.1f} ms: {formed / factored:.1f} times faster")
+    print(f"  formed {memory[0]:7.1f} MB, factored {memory[1]:6.1f} MB: {memory[1] / memory[0]:.3f} of the memory")
+
+
+def compare_omp() -> None:
+    batch = benchmark("250x1000").sample(256, seed=0)
+    matrices = batch.phi.materialize()
+    solver = OMP(n_nonzero=50)
+
+    def peer() -> None:
+        for y, matrix in zip(batch.y.numpy(), matrices.numpy(), strict=True):
+            orthogonal_mp(matrix, y, n_nonzero_coefs=50)
+
+    ours = best_time(lambda: solver.estimate(batch.y, batch.phi, 0.0), repeats=3)
+    theirs = best_time(peer, repeats=3)
+    size = len(batch)
+    print("OMP, 250x1000, 50 atoms, batch 256:")
+    per_sample = [seconds / size * 1e3 for seconds in (theirs, ours)]
+    print(
+        f"  scikit-learn {per_sample[0]:.2f} ms a sample, ours {per_sample[1]:.2f} ms: {theirs / ours:.2f} times faster"
+    )
+
+
+def measure_bandwidth() -> None:
+    generator = torch.Generator().manual_seed(0)
+    print("a Φ for each sample, share of the read bandwidth of phi.sum():")
+    for shape, dtype in (((32, 500, 1024), torch.float32), ((256, 96, 256), torch.complex64)):
+        matrix = torch.randn(shape, generator=generator, dtype=dtype)
+        phi, (size, m, n) = DenseMap(matrix), shape
+        x, y = (torch.randn(size, length, generator=generator, dtype=dtype) for length in (n, m))
+        plain = torch.view_as_real(matrix) if matrix.is_complex() else matrix
+        read = best_time(lambda plain=plain: plain.sum(), 20)  # type: ignore[misc]
+        apply = best_time(lambda phi=phi, x=x: phi.apply(x), 20)  # type: ignore[misc]
+        adjoint = best_time(lambda phi=phi, y=y: phi.adjoint(y), 20)  # type: ignore[misc]
+        column = best_time(lambda matrix=matrix, x=x: torch.bmm(matrix, x[:, :, None]), 20)  # type: ignore[misc]
+        rate = matrix.numel() * matrix.itemsize / read / 1e9
+        print(
+            f"  {size}x{m}x{n} {dtype}: sum {rate:.0f} GB/s; apply {read / apply:.0%}, adjoint {read / adjoint:.0%} "
+            f"(matrix times column, the obvious form: {read / column:.0%})"
+        )
+
+
+def main() -> None:
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads")
+    compare_layers()
+    compare_omp()
+    measure_bandwidth()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""Every map of vlista_core meets the map contract, in real and complex double precision."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from vlista_core.dictionaries import LearnedDictionary, canonical, dct, wavelet
+from vlista_core.linops import DenseMap, LinearMap, ScaledMap
+from vlista_core.testing import MAP_CHECKS, MapCase, SpyMap
+
+
+def _normal(shape: tuple[int, ...], dtype: torch.dtype, seed: int = 7) -> torch.Tensor:
+    return torch.randn(shape, dtype=dtype, generator=torch.Generator().manual_seed(seed))
+
+
+def _image_basis(make: Callable[[torch.dtype], LinearMap]) -> Callable[[torch.dtype], LinearMap]:
+    def build(dtype: torch.dtype) -> LinearMap:
+        return DenseMap(make(torch.float64).materialize()[0].to(dtype), rows_orthonormal=True)
+
+    return build
+
+
+def _dense(*shape: int) -> Callable[[torch.dtype], LinearMap]:
+    return lambda dtype: DenseMap(_normal(shape, dtype))
+
+
+def _product(*factors: Callable[[torch.dtype], LinearMap]) -> Callable[[torch.dtype], LinearMap]:
+    return lambda dtype: functools.reduce(operator.matmul, (factor(dtype) for factor in factors))
+
+
+def _scaled(base: Callable[[torch.dtype], LinearMap], *shape: int) -> Callable[[torch.dtype], LinearMap]:
+    return lambda dtype: ScaledMap(base(dtype), _normal(shape, torch.float64).abs() + 0.1)
+
+
+CASES = [
+    MapCase("dense shared", _dense(7, 11)),
+    MapCase("dense per sample", _dense(4, 7, 11)),
+    MapCase("identity", lambda dtype: canonical(9, dtype)),
+    MapCase("composed", _product(_dense(4, 7, 11), _dense(11, 13))),
+    MapCase("composed twice", _product(_dense(5, 7), _dense(4, 7, 6), _dense(6, 8))),
+    MapCase("scaled", _scaled(_dense(4, 7, 11), 4)),
+    MapCase("scaled by a scalar", _scaled(_dense(7, 11))),
+    MapCase("learned", lambda dtype: LearnedDictionary(_normal((7, 11), dtype))),
+    MapCase("dct", _image_basis(lambda dtype: dct(5, 6, dtype))),
+    MapCase("wavelet", _image_basis(lambda dtype: wavelet(12, 9, dtype=dtype))),
+    MapCase("through a basis", _product(_dense(4, 7, 30), _image_basis(lambda dtype: dct(5, 6, dtype)))),
+    MapCase("spy", lambda dtype: SpyMap(DenseMap(_normal((4, 7, 11), dtype)))),
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128], ids=["real", "complex"])
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("check", MAP_CHECKS, ids=lambda check: check.__name__)
+def test_map_contract(check: Callable[[MapCase, torch.dtype], None], case: MapCase, dtype: torch.dtype) -> None:
+    check(case, dtype)

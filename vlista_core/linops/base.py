@@ -1,0 +1,139 @@
+"""What a linear map is, and what follows from apply and adjoint alone."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+_BLOCK_BYTES = 64 * 2**20
+
+
+class LinearMap(ABC):
+    """A real or complex linear map for every sample of a batch; frozen after construction.
+
+    A subclass gives `shape`, `batch`, `dtype`, `device`, `apply`, `adjoint`, `materialize`, `select` and `to`; everything
+    else follows, and may be overridden where the structure allows something faster.
+    """
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, int]:
+        """(m, n): output and input length."""
+
+    @property
+    @abstractmethod
+    def batch(self) -> int | None:
+        """How many samples have a matrix of their own; None when one matrix serves any batch."""
+
+    @property
+    @abstractmethod
+    def dtype(self) -> torch.dtype: ...
+
+    @property
+    @abstractmethod
+    def device(self) -> torch.device: ...
+
+    @abstractmethod
+    def apply(self, x: Tensor) -> Tensor:
+        """A x. x: [batch, n] -> [batch, m]."""
+
+    @abstractmethod
+    def adjoint(self, y: Tensor) -> Tensor:
+        """Aᴴ y. y: [batch, m] -> [batch, n]."""
+
+    @abstractmethod
+    def materialize(self) -> Tensor:
+        """The matrix itself: [batch, m, n], batch 1 for a shared map. Costly: ask only where the method needs it."""
+
+    @abstractmethod
+    def select(self, index: Tensor) -> LinearMap:
+        """The map of the chosen samples. index: [k] integer or [batch] bool. A shared map returns itself."""
+
+    @abstractmethod
+    def to(self, device: torch.device | str) -> LinearMap:
+        """The same map with its data on `device`."""
+
+    def cast(self, dtype: torch.dtype) -> LinearMap:
+        """The same map in another precision of the same kind, real or complex."""
+        from vlista_core.linops.dense import DenseMap
+
+        return DenseMap(self.materialize().to(dtype), self.orthonormal)
+
+    def apply_block(self, x: Tensor) -> Tensor:
+        """A X for several vectors a sample. x: [batch or 1, n, k] -> [batch or 1, m, k]."""
+        size = self.batch if self.batch is not None else x.shape[0]
+        x = x.expand(size, -1, -1)
+        return torch.stack([self.apply(x[:, :, j]) for j in range(x.shape[2])], dim=2)
+
+    def columns(self, index: Tensor) -> Tensor:
+        """Chosen columns a_j. index: [batch or 1, k] -> [batch or 1, m, k]."""
+        identity = torch.nn.functional.one_hot(index, self.shape[1]).to(self.dtype)
+        return self.apply_block(identity.transpose(1, 2))
+
+    def column_blocks(self) -> Iterator[tuple[slice, Tensor]]:
+        """All columns, a block at a time and never all at once: (slice of columns, [batch or 1, m, k])."""
+        m, n = self.shape
+        width = max(1, _BLOCK_BYTES // ((self.batch or 1) * m * self.dtype.itemsize))
+        for start in range(0, n, width):
+            block = slice(start, min(start + width, n))
+            yield block, self.columns(torch.arange(block.start, block.stop, device=self.device)[None])
+
+    def column_norms(self) -> Tensor:
+        """Euclidean norm of every column: [batch or 1, n]."""
+        return torch.cat([torch.linalg.vector_norm(block, dim=1) for _, block in self.column_blocks()], dim=1)
+
+    def squared_frobenius_norm(self) -> Tensor:
+        """‖A‖_F², the sum of squared column norms: [batch or 1]."""
+        return self.column_norms().square().sum(1)
+
+    def gram(self) -> Tensor:
+        """A Aᴴ: [batch or 1, m, m]."""
+        matrix = self.materialize()
+        return matrix @ matrix.mH
+
+    @property
+    def orthonormal(self) -> bool:
+        """Whether A Aᴴ = I is known to hold by construction (so that (ΦA)(ΦA)ᴴ = ΦΦᴴ needs no product)."""
+        return False
+
+    def spectral_norm(self, *, iterations: int = 200, tolerance: float = 1e-4) -> Tensor:
+        """Largest singular value by power iteration on AᴴA: [batch or 1].
+
+        Every sample starts from the same fixed vector and keeps the value at which its own relative change fell below
+        `tolerance`, so the result does not depend on what else is in the batch. The value is a lower estimate.
+        """
+        n = self.shape[1]
+        start = torch.randn(n, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        x = (start / start.norm()).to(self.dtype).to(self.device).expand(self.batch or 1, n)
+        norm = torch.zeros(x.shape[0], dtype=x.real.dtype, device=self.device)
+        settled = torch.zeros(x.shape[0], dtype=torch.bool, device=self.device)
+        for step in range(iterations):
+            forward = self.apply(x)
+            value = torch.linalg.vector_norm(forward, dim=1)
+            now_settled = settled | ((value - norm).abs() <= tolerance * value)
+            norm = torch.where(settled, norm, value)
+            settled = now_settled
+            if step % 8 == 7 and (settled.is_meta or bool(settled.all())):
+                break
+            x = self.adjoint(forward)
+            x = x / torch.linalg.vector_norm(x, dim=1, keepdim=True).clamp_min(torch.finfo(x.real.dtype).tiny)
+        return norm
+
+    def __matmul__(self, other: LinearMap) -> LinearMap:
+        """Lazy composition: (a @ b).apply(x) = a.apply(b.apply(x))."""
+        from vlista_core.linops.composed import compose
+
+        return compose(self, other)
+
+    def _check_input(self, name: str, x: Tensor, length: int) -> None:
+        if x.ndim != 2 or x.shape[1] != length:
+            raise ValueError(
+                f"{name} must have shape [batch, {length}] for a map of shape {self.shape}, got {[*x.shape]}"
+            )
+        if self.batch is not None and x.shape[0] != self.batch:
+            raise ValueError(f"{name} must hold {self.batch} samples, one for each matrix of the map, got {x.shape[0]}")
+        if x.dtype != self.dtype and not torch.is_autocast_enabled(x.device.type):
+            raise ValueError(f"{name} must have the map's dtype {self.dtype}, got {x.dtype}")

@@ -1,0 +1,155 @@
+"""Maps made of other maps: lazy products and scalings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from vlista_core.linops.base import LinearMap
+from vlista_core.linops.dense import IdentityMap
+
+
+def compose(outer: LinearMap, inner: LinearMap) -> LinearMap:
+    """outer ∘ inner as a lazy product; the identity drops out."""
+    product = ComposedMap(outer, inner)
+    if isinstance(inner, IdentityMap):
+        return outer
+    return inner if isinstance(outer, IdentityMap) else product
+
+
+@dataclass(frozen=True, eq=False)
+class ComposedMap(LinearMap):
+    """outer ∘ inner, kept as two factors."""
+
+    outer: LinearMap
+    inner: LinearMap
+
+    def __post_init__(self) -> None:
+        _check_composable(self.outer, self.inner)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.outer.shape[0], self.inner.shape[1]
+
+    @property
+    def batch(self) -> int | None:
+        return self.outer.batch if self.outer.batch is not None else self.inner.batch
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.outer.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.outer.device
+
+    @property
+    def orthonormal(self) -> bool:
+        return self.outer.orthonormal and self.inner.orthonormal
+
+    def apply(self, x: Tensor) -> Tensor:
+        return self.outer.apply(self.inner.apply(x))
+
+    def adjoint(self, y: Tensor) -> Tensor:
+        return self.inner.adjoint(self.outer.adjoint(y))
+
+    def apply_block(self, x: Tensor) -> Tensor:
+        return self.outer.apply_block(self.inner.apply_block(x))
+
+    def columns(self, index: Tensor) -> Tensor:
+        return self.outer.apply_block(self.inner.columns(index))
+
+    def squared_frobenius_norm(self) -> Tensor:
+        return self.outer.squared_frobenius_norm() if self.inner.orthonormal else super().squared_frobenius_norm()
+
+    def gram(self) -> Tensor:
+        return self.outer.gram() if self.inner.orthonormal else super().gram()
+
+    def materialize(self) -> Tensor:
+        return self.outer.materialize() @ self.inner.materialize()
+
+    def select(self, index: Tensor) -> ComposedMap:
+        return ComposedMap(self.outer.select(index), self.inner.select(index))
+
+    def to(self, device: torch.device | str) -> ComposedMap:
+        return ComposedMap(self.outer.to(device), self.inner.to(device))
+
+    def cast(self, dtype: torch.dtype) -> ComposedMap:
+        return ComposedMap(self.outer.cast(dtype), self.inner.cast(dtype))
+
+
+@dataclass(frozen=True, eq=False)
+class ScaledMap(LinearMap):
+    """scale · A, with one real scale for all samples or one for each `[batch]`."""
+
+    base: LinearMap
+    scale: Tensor
+
+    def __post_init__(self) -> None:
+        real = torch.empty((), dtype=self.base.dtype).real.dtype
+        if self.scale.ndim > 1 or self.scale.dtype != real:
+            raise ValueError(
+                f"scale must be a {real} tensor of shape [] or [batch], got {self.scale.dtype} {[*self.scale.shape]}"
+            )
+        if self.scale.ndim == 1 and self.base.batch not in (None, self.scale.shape[0]):
+            raise ValueError(
+                f"scale must hold {self.base.batch} values, one for each sample, got {self.scale.shape[0]}"
+            )
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.base.shape
+
+    @property
+    def batch(self) -> int | None:
+        return self.scale.shape[0] if self.scale.ndim == 1 else self.base.batch
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.base.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.base.device
+
+    def apply(self, x: Tensor) -> Tensor:
+        self._check_input("x", x, self.shape[1])
+        return self.scale[..., None] * self.base.apply(x)
+
+    def adjoint(self, y: Tensor) -> Tensor:
+        self._check_input("y", y, self.shape[0])
+        return self.scale[..., None] * self.base.adjoint(y)
+
+    def apply_block(self, x: Tensor) -> Tensor:
+        return self.scale[..., None, None] * self.base.apply_block(x)
+
+    def columns(self, index: Tensor) -> Tensor:
+        return self.scale[..., None, None] * self.base.columns(index)
+
+    def column_norms(self) -> Tensor:
+        return self.scale[..., None].abs() * self.base.column_norms()
+
+    def materialize(self) -> Tensor:
+        return self.scale[..., None, None] * self.base.materialize()
+
+    def select(self, index: Tensor) -> ScaledMap:
+        return ScaledMap(self.base.select(index), self.scale[index] if self.scale.ndim == 1 else self.scale)
+
+    def to(self, device: torch.device | str) -> ScaledMap:
+        return ScaledMap(self.base.to(device), self.scale.to(device))
+
+    def cast(self, dtype: torch.dtype) -> ScaledMap:
+        return ScaledMap(self.base.cast(dtype), self.scale.to(torch.empty((), dtype=dtype).real.dtype))
+
+
+def _check_composable(outer: LinearMap, inner: LinearMap) -> None:
+    if outer.shape[1] != inner.shape[0]:
+        raise ValueError(
+            f"cannot compose maps of shapes {outer.shape} and {inner.shape}: {outer.shape[1]} is not {inner.shape[0]}"
+        )
+    if outer.batch is not None and inner.batch is not None and outer.batch != inner.batch:
+        raise ValueError(f"cannot compose maps of {outer.batch} and {inner.batch} samples")
+    if outer.dtype != inner.dtype:
+        raise ValueError(f"cannot compose maps of dtypes {outer.dtype} and {inner.dtype}")

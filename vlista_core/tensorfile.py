@@ -1,0 +1,130 @@
+"""Tensors and JSON in one safetensors file: written whole or not at all, checked when read, no pickle.
+
+Complex tensors are stored as real pairs (the format has no complex128), and a checksum of every tensor's bytes is kept
+in the header because safetensors itself notices a truncated file but not a changed byte.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import cast
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+Json = dict[str, "Json"] | list["Json"] | str | int | float | bool | None
+
+_HEADER = "vlista"
+
+
+def as_json(what: str, value: Json) -> Json:
+    """`value` as it will be read back (tuples become lists), or a ValueError about `what`."""
+    try:
+        return cast(Json, json.loads(json.dumps(value)))
+    except (TypeError, ValueError) as fault:
+        raise ValueError(f"{what} must be JSON (dict, list, str, number, bool or None): {fault}") from fault
+
+
+def write(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, Json]) -> None:
+    """Write `tensors` and `header` to a temporary name beside `path`, then rename: `path` is always a whole file."""
+    stored: dict[str, Tensor] = {}
+    complex_names: list[Json] = []
+    for name, tensor in tensors.items():
+        value = tensor.detach()
+        if value.is_complex():
+            complex_names.append(name)
+            value = torch.view_as_real(value.resolve_conj())
+        stored[name] = value.to("cpu", copy=True).contiguous()
+    frame: Json = {"header": dict(header), "complex": complex_names, "checksum": _checksum(stored)}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.partial")
+    try:
+        with partial.open("wb") as file:
+            file.write(save(stored, metadata={_HEADER: json.dumps(frame)}))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            partial.unlink()
+
+
+def read(path: Path, *, purpose: str) -> tuple[dict[str, Tensor], dict[str, Json]]:
+    """The tensors and the header of a file of `write`, or a ValueError that names the file, the fault and the remedy.
+
+    `purpose` says in the messages what the file should have been, as in "a model checkpoint".
+    """
+    if not path.is_file():
+        raise ValueError(f"{path} is not a file, so there is no {purpose} to load; check the path")
+    try:
+        with safe_open(path, framework="pt") as opened:
+            metadata = opened.metadata() or {}
+            # A copy each: safetensors aligns data to 8 bytes only, and torch's complex128 kernels crash on that.
+            stored = {name: opened.get_tensor(name).clone() for name in opened.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as fault:
+        raise ValueError(
+            f"{path} is truncated or not a safetensors file ({fault}), so it is no {purpose}; write it again or "
+            "use another"
+        ) from fault
+    frame = _frame(metadata.get(_HEADER))
+    if frame is None:
+        raise ValueError(
+            f"{path} is a safetensors file of another program, so it is no {purpose}; use a file written by vlista"
+        )
+    header, complex_names, checksum = frame
+    if _checksum(stored) != checksum:
+        raise ValueError(
+            f"{path} is corrupt (its checksum does not match), so it is no {purpose}; write it again or use another"
+        )
+    tensors = {name: torch.view_as_complex(value) if name in complex_names else value for name, value in stored.items()}
+    return tensors, header
+
+
+def check_fit(path: Path, owner: str, found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
+    """ValueError unless the tensors `found` in `path` have the names, shapes and types that `owner` wants."""
+    remedy = "the file was written for another configuration; write it again or use another"
+    if missing := sorted(wanted.keys() - found.keys()):
+        raise ValueError(f"{path} lacks the tensors {', '.join(missing)} of {owner}: {remedy}")
+    if extra := sorted(found.keys() - wanted.keys()):
+        raise ValueError(f"{path} has the tensors {', '.join(extra)} that {owner} does not: {remedy}")
+    for key, value in wanted.items():
+        if found[key].shape != value.shape or found[key].dtype != value.dtype:
+            raise ValueError(
+                f"{path} has {key} of shape {[*found[key].shape]} and type {found[key].dtype}, but {owner} needs "
+                f"{[*value.shape]} and {value.dtype}: {remedy}"
+            )
+
+
+def remove_partial_files(path: Path) -> None:
+    """Delete what processes killed while writing `path` left behind."""
+    for partial in path.parent.glob(f".{path.name}.*.partial"):
+        with contextlib.suppress(FileNotFoundError):
+            partial.unlink()
+
+
+def _frame(text: str | None) -> tuple[dict[str, Json], list[Json], int] | None:
+    try:
+        frame = json.loads(text or "")
+    except json.JSONDecodeError:
+        return None
+    match frame:
+        case {"header": dict(header), "complex": list(names), "checksum": int(checksum)}:
+            return header, names, checksum
+    return None
+
+
+def _checksum(tensors: Mapping[str, Tensor]) -> int:
+    checksum = 0
+    for name in sorted(tensors):
+        checksum = zlib.crc32(name.encode(), checksum)
+        if tensors[name].numel():
+            checksum = zlib.crc32(tensors[name].reshape(-1).view(torch.uint8).numpy().data, checksum)
+    return checksum

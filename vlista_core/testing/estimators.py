@@ -1,0 +1,186 @@
+"""What every Estimator must satisfy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from vlista_core.estimate import Estimate, Estimator
+from vlista_core.linops import DenseMap, LinearMap
+from vlista_core.problems import Batch
+from vlista_core.testing.spy import SpyMap
+
+
+def sparse_batch(
+    dtype: torch.dtype, *, batch: int = 6, m: int = 24, n: int = 40, seed: int = 0, dictionary: LinearMap | None = None
+) -> Batch:
+    """A small problem with a Φ for each sample: a code with four non-zeros, canonical unless a dictionary is given; 30 dB."""
+    generator = torch.Generator().manual_seed(seed)
+    phi = torch.randn(batch, m, n, dtype=dtype, generator=generator) / math.sqrt(m)
+    code = torch.zeros(batch, n if dictionary is None else dictionary.shape[1], dtype=dtype)
+    for row in code:
+        row[torch.randperm(code.shape[1], generator=generator)[:4]] = (
+            torch.randn(4, dtype=dtype, generator=generator) + 2
+        )
+    signal = code if dictionary is None else dictionary.apply(code)
+    noise_var = 1e-3 * 16 / m
+    noise = math.sqrt(noise_var) * torch.randn(batch, m, dtype=dtype, generator=generator)
+    y = torch.einsum("bmn,bn->bm", phi, signal) + noise
+    return Batch(signal, y, DenseMap(phi), torch.full((batch,), noise_var, dtype=signal.real.dtype))
+
+
+@dataclass(frozen=True)
+class EstimatorCase:
+    """A named way to build an estimator for a dtype and device, the same each time, and the data to try it on."""
+
+    name: str
+    make: Callable[[torch.dtype, torch.device], Estimator]
+    sample: Callable[[torch.dtype], Batch] = sparse_batch
+    forms_product: bool = False
+    """Whether the method needs the matrix of Φ (or ΦΨ) by definition."""
+
+    def run(self, batch: Batch, *, y: Tensor | None = None, noise_var: Tensor | float | None = None) -> Estimate:
+        """The estimate of a batch, with y or the noise replaced."""
+        estimator = self.make(batch.y.dtype, batch.y.device)
+        noise = batch.noise_var if noise_var is None else noise_var
+        return estimator.estimate(batch.y if y is None else y, batch.phi, noise)
+
+
+def check_shapes(case: EstimatorCase, dtype: torch.dtype) -> None:
+    """signal is [batch, n] in the dtype of y; variance is real, of the same shape and non-negative; all is finite."""
+    batch = case.sample(dtype)
+    out = case.run(batch)
+    assert out.signal.shape == batch.signal.shape, f"{case.name}: signal has shape {[*out.signal.shape]}"
+    assert out.signal.dtype == dtype, f"{case.name}: signal has dtype {out.signal.dtype}"
+    assert bool(torch.isfinite(out.signal).all()), f"{case.name}: signal is not finite"
+    assert out.code is None or out.code.shape[0] == len(batch), f"{case.name}: code has shape {out.code}"
+    if out.variance is not None:
+        assert out.variance.shape == batch.signal.shape, f"{case.name}: variance has shape {[*out.variance.shape]}"
+        assert out.variance.dtype == batch.signal.real.dtype, f"{case.name}: variance has dtype {out.variance.dtype}"
+        assert bool((out.variance >= 0).all()), f"{case.name}: negative variance"
+
+
+def check_independent_samples(case: EstimatorCase, dtype: torch.dtype) -> None:
+    """A sample's estimate does not depend on its place in the batch nor on the other samples."""
+    batch = case.sample(dtype)
+    whole = case.run(batch).signal
+    order = torch.arange(len(batch)).flip(0)
+    _close(f"{case.name}: permuted batch", case.run(batch.select(order)).signal, whole[order], dtype)
+    for part in (torch.tensor([0]), torch.arange(1, len(batch))):
+        _close(f"{case.name}: split batch", case.run(batch.select(part)).signal, whole[part], dtype)
+
+
+def check_inputs_unchanged(case: EstimatorCase, dtype: torch.dtype) -> None:
+    """y, Φ and noise_var stay as they were, and so does torch's global generator; the result is the same again."""
+    batch = case.sample(dtype)
+    before = (batch.y.clone(), batch.phi.materialize().clone(), batch.noise_var.clone())
+    state = torch.get_rng_state()
+    first = case.run(batch).signal
+    assert torch.equal(state, torch.get_rng_state()), f"{case.name}: the global generator was used"
+    after = (batch.y, batch.phi.materialize(), batch.noise_var)
+    for name, old, new in zip(("y", "phi", "noise_var"), before, after, strict=True):
+        assert torch.equal(old, new), f"{case.name}: {name} was changed"
+    assert torch.equal(first, case.run(batch).signal), f"{case.name}: a second call gave another result"
+
+
+def check_device(case: EstimatorCase, dtype: torch.dtype) -> None:
+    """Runs on the meta device: a tensor created on another device than the inputs' would fail or show."""
+    batch = case.sample(dtype).to("meta")
+    out = case.run(batch)
+    for name in ("signal", "code", "variance"):
+        value = getattr(out, name)
+        assert value is None or value.is_meta, f"{case.name}: {name} is on {value.device}, the inputs on meta"
+    assert out.signal.shape == batch.signal.shape, f"{case.name}: signal has shape {[*out.signal.shape]} on meta"
+
+
+def check_extremes(case: EstimatorCase, dtype: torch.dtype) -> None:
+    """Finite for y = 0, for no noise, for tiny and for huge noise; y = 0 gives a small estimate."""
+    batch = case.sample(dtype)
+    for noise_var in (0.0, 1e-30, 1e10):
+        out = case.run(batch, noise_var=noise_var)
+        assert bool(torch.isfinite(out.signal).all()), f"{case.name}: not finite for noise_var {noise_var:g}"
+        assert out.variance is None or bool((torch.isfinite(out.variance) & (out.variance >= 0)).all()), (
+            f"{case.name}: bad variance for noise_var {noise_var:g}"
+        )
+    for noise in (batch.noise_var, torch.zeros_like(batch.noise_var)):
+        out = case.run(batch, y=torch.zeros_like(batch.y), noise_var=noise)
+        assert bool(torch.isfinite(out.signal).all()), f"{case.name}: not finite for y = 0"
+
+
+def check_forms_of_phi(case: EstimatorCase, dtype: torch.dtype) -> None:
+    """A tensor [batch, m, n] and its map give the same; so do a shared [m, n] and its copies; noise float and [batch]."""
+    batch = case.sample(dtype)
+    estimator = case.make(dtype, torch.device("cpu"))
+    whole = case.run(batch).signal
+    tensor = batch.phi.materialize()
+    noise = float(batch.noise_var[0])
+    _close(f"{case.name}: phi as a tensor", estimator.estimate(batch.y, tensor, noise).signal, whole, dtype)
+    shared = estimator.estimate(batch.y, tensor[0], noise).signal
+    copies = estimator.estimate(batch.y, tensor[:1].expand_as(tensor).contiguous(), noise).signal
+    _close(f"{case.name}: shared phi", shared, copies, dtype)
+
+
+def check_product_not_formed(case: EstimatorCase, dtype: torch.dtype) -> None:
+    """`materialize` of Φ is never called, unless the method says that it needs the matrix."""
+    batch = case.sample(dtype)
+    spy = SpyMap(batch.phi)
+    case.make(dtype, torch.device("cpu")).estimate(batch.y, spy, batch.noise_var)
+    formed = spy.calls["materialize"] + spy.calls["gram"]
+    assert case.forms_product or formed == 0, f"{case.name}: materialize or gram was called {formed} times"
+    assert spy.calls.total() > 0, f"{case.name}: phi was not used at all"
+
+
+def check_bad_input(case: EstimatorCase, dtype: torch.dtype) -> None:
+    """Each kind of wrong input is a ValueError that names the argument."""
+    batch = case.sample(dtype)
+    estimator = case.make(dtype, torch.device("cpu"))
+    y, phi, noise = batch.y, batch.phi.materialize(), batch.noise_var
+    nan_y, nan_phi = y.clone(), phi.clone()
+    nan_y[0, 0], nan_phi[0, 0, 0] = math.nan, math.inf
+    other = torch.complex64 if dtype.is_complex else torch.float16
+    wrong: dict[str, tuple[str, Tensor, LinearMap | Tensor, Tensor | float]] = {
+        "y of wrong length": ("y", y[:, :-1], phi, noise),
+        "y of three dimensions": ("y", y[None], phi, noise),
+        "integer y": ("y", torch.ones(y.shape, dtype=torch.int64), phi, noise),
+        "NaN in y": ("y", nan_y, phi, noise),
+        "Inf in phi": ("phi", y, nan_phi, noise),
+        "Inf in a map": ("phi", y, DenseMap(nan_phi), noise),
+        "empty batch": ("y", y[:0], phi[:0], noise[:0]),
+        "other batch size": ("phi", y[:-1], phi, noise[:-1]),
+        "integer phi": ("matrix", y, torch.ones(phi.shape, dtype=torch.int64), noise),
+        "dtype mismatch": ("dtype", y, phi.to(other), noise),
+        "negative noise": ("noise_var", y, phi, -1.0),
+        "negative noise in one sample": ("noise_var", y, phi, -noise),
+        "NaN noise": ("noise_var", y, phi, math.nan),
+        "noise of wrong shape": ("noise_var", y, phi, noise[:-1]),
+    }
+    for what, (argument, bad_y, bad_phi, bad_noise) in wrong.items():
+        try:
+            estimator.estimate(bad_y, bad_phi, bad_noise)
+        except ValueError as error:
+            assert argument in str(error), f"{case.name}: {what} gave a message without {argument!r}: {error}"
+            continue
+        raise AssertionError(f"{case.name}: {what} was accepted")
+
+
+ESTIMATOR_CHECKS: tuple[Callable[[EstimatorCase, torch.dtype], None], ...] = (
+    check_shapes,
+    check_independent_samples,
+    check_inputs_unchanged,
+    check_device,
+    check_extremes,
+    check_forms_of_phi,
+    check_product_not_formed,
+    check_bad_input,
+)
+
+
+def _close(what: str, got: Tensor, expected: Tensor, dtype: torch.dtype) -> None:
+    tolerance = 1e-8 if dtype in (torch.float64, torch.complex128) else 1e-3
+    scale = float(expected.abs().max())
+    gap = float((got - expected).abs().max()) / max(scale, 1e-30)
+    assert gap <= tolerance, f"{what} differs by {gap:.1e}"

@@ -1,0 +1,161 @@
+"""What every LinearMap must satisfy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from vlista_core.linops import LinearMap
+
+Make = Callable[[torch.dtype], LinearMap]
+
+
+@dataclass(frozen=True)
+class MapCase:
+    """A named way to build a map of a given dtype on the CPU, the same each time it is called."""
+
+    name: str
+    make: Make
+    complex_only: bool = False
+
+
+def check_dot(case: MapCase, dtype: torch.dtype) -> None:
+    """⟨Ax, y⟩ = ⟨x, Aᴴy⟩ for each sample, to 1e-12 of ‖Ax‖‖y‖ in double precision."""
+    a = case.make(dtype)
+    x, y = _vectors(a)
+    forward = a.apply(x)
+    left, right = (forward.conj() * y).sum(1), (x.conj() * a.adjoint(y)).sum(1)
+    scale = torch.linalg.vector_norm(forward, dim=1) * torch.linalg.vector_norm(y, dim=1)
+    gap = float(((left - right).abs() / scale).detach().max())
+    assert gap <= _tolerance(dtype), f"{case.name}: dot test fails by {gap:.1e}"
+
+
+def check_matrix(case: MapCase, dtype: torch.dtype) -> None:
+    """apply, adjoint, apply_block, columns, norms and gram all agree with the materialised matrix."""
+    a = case.make(dtype)
+    matrix = a.materialize()
+    m, n = a.shape
+    assert matrix.shape == (a.batch or 1, m, n), f"{case.name}: materialize gave {[*matrix.shape]}"
+    x, y = _vectors(a)
+    block = _normal((x.shape[0], n, 3), a.dtype, 3)
+    index = torch.tensor([[0, n - 1, n // 2]])
+    pairs = {
+        "apply": (a.apply(x), (matrix @ x[:, :, None])[:, :, 0]),
+        "adjoint": (a.adjoint(y), (matrix.mH @ y[:, :, None])[:, :, 0]),
+        "apply_block": (a.apply_block(block), matrix @ block),
+        "columns": (a.columns(index), matrix[:, :, index[0]]),
+        "column_norms": (a.column_norms(), torch.linalg.vector_norm(matrix, dim=1)),
+        "squared_frobenius_norm": (a.squared_frobenius_norm(), matrix.abs().square().sum((1, 2))),
+        "gram": (a.gram(), matrix @ matrix.mH),
+    }
+    for name, (got, expected) in pairs.items():
+        gap = float(((got - expected).abs().max() / expected.abs().max()).detach())
+        assert gap <= _tolerance(dtype), f"{case.name}: {name} differs from the matrix by {gap:.1e}"
+    if a.orthonormal:
+        identity = torch.eye(m, dtype=dtype)
+        assert torch.allclose(matrix @ matrix.mH, identity.expand(matrix.shape[0], m, m), atol=1e-6), (
+            f"{case.name}: says AAᴴ = I, which does not hold"
+        )
+
+
+def check_spectral_norm(case: MapCase, dtype: torch.dtype) -> None:
+    """The power iteration is within one per cent of the largest singular value, from below."""
+    a = case.make(dtype)
+    exact = torch.linalg.matrix_norm(a.materialize(), ord=2)
+    ratio = a.spectral_norm() / exact
+    assert bool((ratio <= 1.0 + 1e-5).all()), f"{case.name}: spectral norm over-estimated by {float(ratio.max()):.4f}"
+    assert bool((ratio >= 0.99).all()), f"{case.name}: spectral norm under-estimated by {float(ratio.min()):.4f}"
+
+
+def check_select(case: MapCase, dtype: torch.dtype) -> None:
+    """The map of some samples acts on them as the whole does."""
+    a = case.make(dtype)
+    x, _ = _vectors(a)
+    index = torch.tensor([2, 0])
+    _close(f"{case.name}: select", a.select(index).apply(x[index]), a.apply(x)[index], dtype)
+
+
+def check_kept(case: MapCase, dtype: torch.dtype) -> None:
+    """Inputs stay as they were; dtype is kept; a meta copy works, so that nothing is created on a wrong device."""
+    a = case.make(dtype)
+    x, y = _vectors(a)
+    x_before, y_before = x.clone(), y.clone()
+    assert a.apply(x).dtype == dtype and a.adjoint(y).dtype == dtype, f"{case.name}: dtype not kept"
+    assert torch.equal(x, x_before) and torch.equal(y, y_before), f"{case.name}: inputs changed"
+    ghost = a.to("meta")
+    m, n = a.shape
+    results = {
+        "apply": (ghost.apply(x.to("meta")), (x.shape[0], m)),
+        "adjoint": (ghost.adjoint(y.to("meta")), (x.shape[0], n)),
+        "column_norms": (ghost.column_norms(), (a.batch or 1, n)),
+        "spectral_norm": (ghost.spectral_norm(), (a.batch or 1,)),
+        "materialize": (ghost.materialize(), (a.batch or 1, m, n)),
+    }
+    for name, (value, shape) in results.items():
+        assert value.is_meta and tuple(value.shape) == shape, (
+            f"{case.name}: {name} on meta gave {value.device} {value.shape}"
+        )
+
+
+def check_gradient(case: MapCase, dtype: torch.dtype) -> None:
+    """The gradient of ‖Ax‖² with respect to x is 2AᴴAx, so that networks can be trained through the map."""
+    a = case.make(dtype)
+    x, _ = _vectors(a)
+    x.requires_grad_(True)
+    forward = a.apply(x)
+    (gradient,) = torch.autograd.grad(forward.abs().square().sum(), x)
+    with torch.no_grad():
+        _close(f"{case.name}: gradient", gradient, 2 * a.adjoint(a.apply(x)), dtype)
+
+
+def check_bad_input(case: MapCase, dtype: torch.dtype) -> None:
+    """Wrong length, wrong number of samples, wrong dtype: a ValueError that says so."""
+    a = case.make(dtype)
+    m, n = a.shape
+    size = a.batch or 4
+    wrong = [_normal((size, n + 1), dtype, 0), _normal((size, n), dtype, 0)[0], torch.ones(size, n, dtype=torch.int64)]
+    if a.batch is not None:
+        wrong.append(_normal((size + 1, n), dtype, 0))
+    for x in wrong:
+        try:
+            a.apply(x)
+        except ValueError:
+            continue
+        raise AssertionError(f"{case.name}: apply took {x.dtype} {[*x.shape]} without a ValueError")
+    try:
+        a.adjoint(_normal((size, m + 1), dtype, 0))
+    except ValueError:
+        return
+    raise AssertionError(f"{case.name}: adjoint took a vector of the wrong length without a ValueError")
+
+
+MAP_CHECKS: tuple[Callable[[MapCase, torch.dtype], None], ...] = (
+    check_dot,
+    check_matrix,
+    check_spectral_norm,
+    check_select,
+    check_kept,
+    check_gradient,
+    check_bad_input,
+)
+
+
+def _vectors(a: LinearMap) -> tuple[Tensor, Tensor]:
+    size = a.batch or 4
+    return _normal((size, a.shape[1]), a.dtype, 1), _normal((size, a.shape[0]), a.dtype, 2)
+
+
+def _normal(shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> Tensor:
+    return torch.randn(shape, dtype=dtype, generator=torch.Generator().manual_seed(seed))
+
+
+def _tolerance(dtype: torch.dtype) -> float:
+    return 1e-12 if dtype in (torch.float64, torch.complex128) else 1e-5
+
+
+def _close(what: str, got: Tensor, expected: Tensor, dtype: torch.dtype) -> None:
+    gap = float(((got - expected).abs().max() / expected.abs().max()).detach())
+    assert gap <= _tolerance(dtype), f"{what} differs by {gap:.1e}"

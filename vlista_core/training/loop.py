@@ -1,0 +1,271 @@
+"""The training loop: step, guard, validate, keep the best, write the file to resume from.
+
+A validation ends either with finite figures, and then the state at hand becomes the last good one, or with the last
+good state put back. The file is written only right after a validation, so the state in it is also the last good state,
+and a resumed run meets every later failure exactly as the run that was never killed.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import time
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn, cast
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+
+from vlista_core.draws import sample_generators
+from vlista_core.problems import Batch
+from vlista_core.tensorfile import Json
+from vlista_core.training import resume
+from vlista_core.training.progress import Report
+from vlista_core.training.rates import PLATEAU_DROP, PLATEAU_FLOOR, Schedule, plateau, rate_factor
+from vlista_core.training.result import DivergedError, Record
+from vlista_core.training.stream import Stream
+from vlista_core.training.validation import Metric, validate
+
+FAILURE_DROP = 0.5
+"""A non-finite loss, gradient or validation figure halves the learning rates."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the loop takes from a Trainer."""
+
+    seed: int
+    batch_size: int
+    slices: int
+    steps: int | None
+    seconds: float | None
+    schedule: Schedule
+    patience: int
+    warmup: float
+    clip_norm: float | None
+    validate_every: int
+    write_every: int
+    retries: int
+    metric: Metric | None
+
+
+class Work:
+    """The input of a LossModule; no dataclass, since fabric copies those field by field and refuses a frozen one."""
+
+    __slots__ = ("batch", "generator")
+
+    def __init__(self, batch: Batch, generator: torch.Generator) -> None:
+        self.batch = batch
+        self.generator = generator
+
+
+class LossModule(nn.Module):
+    """A module whose forward is `model.training_loss`, because DDP and autocast act on forward alone."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        loss = getattr(model, "training_loss", None)
+        if not callable(loss):
+            raise ValueError(
+                f"model must have a method training_loss(batch, *, generator), {type(model).__name__} has none"
+            )
+        self.model = model
+        self._loss: Callable[..., Tensor] = loss
+        self._draws = "generator" in inspect.signature(loss).parameters
+
+    def forward(self, work: Work) -> Tensor:
+        """The mean loss of the samples of `work.batch`: a scalar."""
+        if self._draws:
+            return self._loss(work.batch, generator=work.generator)
+        return self._loss(work.batch)
+
+
+class Loop:
+    """One run of training: tensors and counters, and the steps that change them."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        fabric: Fabric,
+        model: nn.Module,
+        loss_module: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        stream: Stream,
+        report: Report,
+    ) -> None:
+        self.plan = plan
+        self.fabric = fabric
+        self.model = model
+        self.module, self.stepper = fabric.setup(loss_module, optimizer)
+        self.optimizer = optimizer
+        self.rates = [float(group["lr"]) for group in optimizer.param_groups]
+        self.stream = stream
+        self.report = report
+        self.counters = resume.Counters()
+        self.good = resume.Snapshot.of(model, optimizer)
+        self.best: dict[str, Tensor] | None = None
+        self._losses: list[float] = []
+        self._last_loss = math.nan
+        self._started = time.perf_counter()
+
+    def resume_from(self, path: Path, run: Mapping[str, Json]) -> None:
+        """Go on from the state in `path`."""
+        self.counters, self.good, self.best = resume.read(path, self.model, run)
+        self.good.restore(self.model, self.optimizer)
+        self._started = time.perf_counter() - self.counters.seconds
+
+    def run(self, path: Path | None, run: Mapping[str, Json]) -> None:
+        """Train until the budget is spent and leave the best weights in the model; rank 0 writes `path`."""
+        counters, plan = self.counters, self.plan
+        self.model.train()
+        progress = self._progress()
+        while progress < 1.0:
+            self._set_rates(progress)
+            self._take(self._step())
+            counters.step += 1
+            progress = self._progress()
+            if counters.step % plan.validate_every == 0 or progress >= 1.0:
+                self._validate()
+                due = counters.step % plan.write_every == 0 or progress >= 1.0
+                if due and path is not None and self.fabric.is_global_zero:
+                    resume.write(path, counters, self.good, self.best, run)
+            self._report(progress)
+        if self.best is None:
+            self._give_up("no validation figure was finite")
+        self.model.load_state_dict(self.best)
+
+    def _progress(self) -> float:
+        """Share of the budget spent; rank 0's clock counts."""
+        plan, counters = self.plan, self.counters
+        counters.seconds = time.perf_counter() - self._started
+        if plan.steps is not None:
+            share = counters.step / plan.steps
+        else:
+            counters.seconds = float(self.fabric.broadcast(counters.seconds))
+            share = counters.seconds / (plan.seconds or 1.0)
+        return share
+
+    def _report(self, share: float) -> None:
+        counters = self.counters
+        best = math.nan if counters.best_validation is None else counters.best_validation
+        speed = counters.step * self.plan.batch_size / max(counters.seconds, 1e-9)
+        self.report(share, self._last_loss, best, speed)
+
+    def _set_rates(self, progress: float) -> None:
+        factor = self.counters.scale * rate_factor(self.plan.schedule, progress, self.plan.warmup)
+        for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
+            group["lr"] = rate * factor
+
+    def _step(self) -> float | None:
+        """One optimiser step on a global batch: its mean loss, or None where loss or gradient was not finite."""
+        self.optimizer.zero_grad(set_to_none=True)
+        last, share = self.stream.slices[-1], 1.0 / len(self.stream.slices)
+        mean = torch.zeros((), device=self.fabric.device)
+        for number, batch in self.stream.training(self.counters.step):
+            work = Work(batch.to(self.fabric.device), self._generator(number))
+            alone = self.fabric.world_size == 1
+            with nullcontext() if alone else self.fabric.no_backward_sync(self.module, enabled=number != last):
+                loss = self.module(work)
+                if loss.ndim != 0:
+                    raise ValueError(f"training_loss must return a scalar, got shape {[*loss.shape]}")
+                self.fabric.backward(loss * share)
+            mean = mean + loss.detach() * share
+        mean = cast(Tensor, self.fabric.all_reduce(mean, reduce_op="mean"))
+        if not (math.isfinite(float(mean)) and math.isfinite(self._clip())):
+            return None
+        self.stepper.step()
+        return float(mean)
+
+    def _clip(self) -> float:
+        """The norm of the gradient, which is then clipped."""
+        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+        if self.plan.clip_norm is not None:
+            return float(torch.nn.utils.clip_grad_norm_(parameters, self.plan.clip_norm))
+        return float(torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
+
+    def _generator(self, number: int) -> torch.Generator:
+        """The generator of one slice of this step, on the batch's device: a function of (seed, step, slice)."""
+        index = self.counters.step * self.plan.slices + number
+        (generator,) = sample_generators(self.plan.seed, "train", [index], stream="training_loss")
+        if self.fabric.device.type == "cpu":
+            return generator
+        return torch.Generator(self.fabric.device).manual_seed(generator.initial_seed())
+
+    def _take(self, loss: float | None) -> None:
+        if loss is None:
+            self._fail("the loss or its gradient")
+        else:
+            self._losses.append(loss)
+            self._last_loss = loss
+
+    def _validate(self) -> None:
+        counters, plan = self.counters, self.plan
+        value = validate(self.model, self.stream.validation(), plan.metric, self.fabric)
+        counters.seconds = time.perf_counter() - self._started
+        loss = math.fsum(self._losses) / len(self._losses) if self._losses else math.nan
+        self._losses = []
+        if not math.isfinite(value):
+            self._fail("the validation figure")
+            return
+        self.good = resume.Snapshot.of(self.model, self.optimizer)
+        rate = float(self.optimizer.param_groups[0]["lr"])
+        counters.history.append(Record(counters.step, counters.seconds, loss, value, rate))
+        if counters.best_validation is None or value < counters.best_validation:
+            counters.best_validation, counters.best_step = value, counters.step
+            self.best = self.good.model
+        if plan.schedule == "plateau" and counters.scale * PLATEAU_DROP >= PLATEAU_FLOOR * (1 - 1e-9):
+            figures = [record.validation for record in counters.history]
+            if plateau(figures, counters.plateau_from, plan.patience):
+                counters.scale *= PLATEAU_DROP
+                counters.plateau_from = len(figures)
+
+    def _fail(self, what: str) -> None:
+        """Put the last good state back and halve the rates, or give up."""
+        counters = self.counters
+        counters.failures += 1
+        if counters.failures > self.plan.retries:
+            self._give_up(f"{what} was not finite and all retries, {self.plan.retries}, are used up")
+        counters.scale *= FAILURE_DROP
+        self.good.restore(self.model, self.optimizer)
+        good_step = counters.history[-1].step if counters.history else 0
+        counters.messages.append(
+            f"step {counters.step}: {what} was not finite; went back to the state of step {good_step} and multiplied "
+            f"the learning rates by {FAILURE_DROP:g}"
+        )
+
+    def _give_up(self, why: str) -> NoReturn:
+        self.model.load_state_dict(self.best if self.best is not None else self.good.model)
+        raise DivergedError(
+            f"training gave up at step {self.counters.step}: {why}, with the learning rates already multiplied by "
+            f"{self.counters.scale:g}; lower learning_rate, set clip_norm, or check the model's loss (the model holds "
+            "its last good weights)"
+        )
+
+
+def parameter_groups(model: nn.Module, learning_rate: float, weight_decay: float) -> list[dict[str, Any]]:
+    """The optimiser's groups: the model's own where it has `parameter_groups`, otherwise all parameters in one."""
+    trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    if not trainable:
+        raise ValueError(
+            f"model must have parameters to train, {type(model).__name__} has none that require a gradient"
+        )
+    if meta := [name for name, p in trainable.items() if p.is_meta]:
+        raise ValueError(f"model must hold its parameters, but {', '.join(meta)} are on the meta device")
+    own = getattr(model, "parameter_groups", None)
+    groups = own() if callable(own) else [{"params": list(trainable.values()), "name": "all"}]
+    known = {"params", "lr", "weight_decay", "name"}
+    checked = []
+    for group in groups:
+        if extra := sorted(set(group) - known):
+            raise ValueError(
+                f"a group of parameter_groups() may have {', '.join(sorted(known))}, got {', '.join(extra)}"
+            )
+        checked.append({"lr": learning_rate, "weight_decay": weight_decay, **group, "params": list(group["params"])})
+    covered = {id(p) for group in checked for p in group["params"]}
+    if left := [name for name, p in trainable.items() if id(p) not in covered]:
+        raise ValueError(f"parameter_groups() of {type(model).__name__} leaves out {', '.join(left)}")
+    return checked

@@ -1,0 +1,35 @@
+"""The progress bar on a terminal, and silence elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+Report = Callable[[float, float, float, float], None]
+"""(share of the budget spent, loss, best validation, samples a second)."""
+
+
+@contextmanager
+def progress_bar(name: str, *, shown: bool) -> Iterator[Report]:
+    """Give a function that updates the bar; it does nothing unless `shown` and both outputs are terminals."""
+    if not (shown and sys.stderr.isatty() and sys.stdout.isatty()):
+        yield lambda share, loss, validation, speed: None
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("loss {task.fields[loss]:.4g}  validation {task.fields[validation]:.4g}"),
+        TextColumn("{task.fields[speed]:.0f} samples/s"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), redirect_stdout=False, redirect_stderr=False) as bar:
+        task = bar.add_task(name, total=1.0, loss=float("nan"), validation=float("nan"), speed=0.0)
+
+        def report(share: float, loss: float, validation: float, speed: float) -> None:
+            bar.update(task, completed=share, loss=loss, validation=validation, speed=speed)
+
+        yield report

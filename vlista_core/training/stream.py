@@ -1,0 +1,85 @@
+"""Draws for training and validation, made in one background thread while the main one computes.
+
+A draw depends on (seed, split, index) alone, so drawing ahead changes no number. One thread makes all draws in order: a
+Problem never sees two calls at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import Self
+
+import torch
+
+from vlista_core.draws import Split
+from vlista_core.problems import Batch, Problem
+
+
+class Stream:
+    """The samples of one process: its share of the `slices` equal slices of every global batch."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        *,
+        seed: int,
+        batch_size: int,
+        slices: int,
+        rank: int,
+        world_size: int,
+        steps: int | None,
+        training_samples: int | None,
+        validation_samples: int,
+    ) -> None:
+        self._problem = problem
+        self._seed = seed
+        self._batch_size = batch_size
+        self._slice = batch_size // slices
+        self._steps = steps
+        each = slices // world_size
+        self.slices = range(rank * each, (rank + 1) * each)
+        self._steps_per_epoch = training_samples // batch_size if training_samples is not None else None
+        starts = range(0, validation_samples, self._slice)
+        self._validation = [(start, min(self._slice, validation_samples - start)) for start in starts][rank::world_size]
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="draws")
+        self._pending: tuple[int, list[Future[Batch]]] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def training(self, step: int) -> Iterator[tuple[int, Batch]]:
+        """(slice number, samples) for each of this process's slices of step `step`; starts drawing the next step."""
+        if self._pending is None or self._pending[0] != step:
+            self._pending = step, self._submit_step(step)
+        current = self._pending[1]
+        if self._steps is None or step + 1 < self._steps:
+            self._pending = step + 1, self._submit_step(step + 1)
+        for number, future in zip(self.slices, current, strict=True):
+            yield number, future.result()
+
+    def validation(self) -> Iterator[Batch]:
+        """This process's share of the fixed validation samples, drawn anew each time so that no Φ stays in memory."""
+        pending: Future[Batch] | None = None
+        for start, count in self._validation:
+            following = self._pool.submit(self._draw, "validation", start, count)
+            if pending is not None:
+                yield pending.result()
+            pending = following
+        if pending is not None:
+            yield pending.result()
+
+    def _submit_step(self, step: int) -> list[Future[Batch]]:
+        position = step if self._steps_per_epoch is None else step % self._steps_per_epoch
+        start = position * self._batch_size
+        return [self._pool.submit(self._draw, "train", start + i * self._slice, self._slice) for i in self.slices]
+
+    @torch.no_grad()
+    def _draw(self, split: Split, start: int, count: int) -> Batch:
+        return self._problem.sample(count, seed=self._seed, split=split, start=start)
