@@ -47,47 +47,54 @@ def draw_channel(problem: ChannelProblem, path: Path, *, seed: int, index: int =
 
 
 def _draw_spectrum(figure: Figure, axes: Axes, problem: ChannelProblem, rays: Rays) -> None:
-    """Power against direction in the frame of the base station's array, in front of it; circles mark the clusters."""
+    """Power against direction in the frame of the base station's array, in front of it, with the clusters marked."""
     array = problem.source.bs
     at_transmitter = problem.source.direction == "downlink"
     taps = problem.source.taps(rays)[0]
     ports = (taps if at_transmitter else taps.mT).flatten(0, 1)
-    azimuth, zenith, power = _cluster_directions(rays, at_transmitter)
-    axes.set_xlabel("azimuth (°)")
-    axes.set_title("angular power spectrum at the base station")
+    clusters = _cluster_directions(rays, at_transmitter)
+    if array.rows == 1 or array.columns == 1:
+        _draw_linear_spectrum(axes, array, ports, clusters)
+    else:
+        _draw_planar_spectrum(figure, axes, array, ports, clusters)
     axes.set_xlim(-90, 90)
     axes.set_xticks(range(-90, 91, 30))
-    across = torch.deg2rad(torch.linspace(-90, 90, 361, dtype=torch.float64))
-    if array.rows == 1:
-        spectrum = _decibels(_spectrum(array, ports, torch.full_like(across, math.pi / 2), across))
-        axes.plot(torch.rad2deg(across).numpy(), spectrum.numpy(), lw=1.8, color="tab:blue")
-        for angle, share in zip(azimuth, power, strict=True):
-            axes.axvline(float(angle), ymax=0.06, color="tab:red", alpha=0.3 + 0.7 * float(share), lw=1.5)
-        axes.set_ylim(_FLOOR_DB, 1)
-        axes.set_ylabel("power (dB)")
-        return
-    down = torch.deg2rad(torch.linspace(0, 180, 181, dtype=torch.float64))
-    spectrum = _decibels(_spectrum(array, ports, down[:, None], across[None, :]))
-    image = axes.pcolormesh(
-        torch.rad2deg(across).numpy(),
-        (90 - torch.rad2deg(down)).numpy(),
-        spectrum.numpy(),
-        vmin=_FLOOR_DB,
-        vmax=0,
-        cmap="magma",
-        rasterized=True,
-    )
-    axes.scatter(
-        azimuth.numpy(),
-        (90 - zenith).numpy(),
-        s=(15 + 150 * power).numpy(),
-        facecolors="none",
-        edgecolors="white",
-        linewidths=1.1,
-    )
+
+
+def _draw_linear_spectrum(axes: Axes, array: Array, ports: Tensor, clusters: tuple[Tensor, Tensor, Tensor]) -> None:
+    """A line over the one angle that a linear array can tell apart."""
+    upright = array.columns == 1 and array.rows > 1
+    azimuth, elevation, power = clusters
+    angle = torch.deg2rad(torch.linspace(-90, 90, 361, dtype=torch.float64))
+    level = torch.full_like(angle, math.pi / 2)
+    zenith, across = (level - angle, torch.zeros_like(angle)) if upright else (level, angle)
+    spectrum = _decibels(_spectrum(array, ports, zenith, across))
+    axes.plot(torch.rad2deg(angle).numpy(), spectrum.numpy(), lw=1.8, color="tab:blue")
+    for place, share in zip(elevation if upright else azimuth, power, strict=True):
+        axes.axvline(float(place), ymax=0.06, color="tab:red", alpha=0.3 + 0.7 * float(share), lw=1.5)
+    axes.set_ylim(_FLOOR_DB, 1)
+    axes.set_xlabel("elevation (°)" if upright else "azimuth (°)")
+    axes.set_ylabel("power (dB)")
+    axes.set_title("angular power at the base station (ticks: clusters)")
+
+
+def _draw_planar_spectrum(
+    figure: Figure, axes: Axes, array: Array, ports: Tensor, clusters: tuple[Tensor, Tensor, Tensor]
+) -> None:
+    """A map over azimuth and elevation."""
+    azimuth, elevation, power = (tensor.numpy() for tensor in clusters)
+    across = torch.linspace(-90, 90, 361, dtype=torch.float64)
+    up = torch.linspace(-90, 90, 181, dtype=torch.float64)
+    zenith = torch.deg2rad(90 - up)[:, None]
+    spectrum = _decibels(_spectrum(array, ports, zenith, torch.deg2rad(across)[None, :])).numpy()
+    colours = {"vmin": _FLOOR_DB, "vmax": 0.0}
+    image = axes.pcolormesh(across.numpy(), up.numpy(), spectrum, cmap="magma", rasterized=True, **colours)
+    axes.scatter(azimuth, elevation, s=15 + 150 * power, facecolors="none", edgecolors="white", linewidths=1.1)
     axes.set_ylim(-90, 90)
     axes.set_yticks(range(-90, 91, 30))
+    axes.set_xlabel("azimuth (°)")
     axes.set_ylabel("elevation (°)")
+    axes.set_title("angular power at the base station (circles: clusters)")
     figure.colorbar(image, ax=axes, label="power (dB)", pad=0.02)
 
 
@@ -136,7 +143,10 @@ def _draw_singular_values(axes: Axes, problem: ChannelProblem, seed: int, index:
     axes.set_xlabel("index")
     axes.set_ylabel("share of the power (dB)")
     axes.set_title("singular values squared")
-    axes.set_ylim(max(-60.0, float(low.min()) - 3), 2)
+    bottom = max(-60.0, float(low.min()) - 3)
+    axes.set_ylim(bottom, -0.4 * bottom)
+    axes.set_yticks([tick for tick in axes.get_yticks() if bottom <= tick <= 0])
+    axes.set_xlim(0.7, max(4, int((high > bottom).sum())) + 0.3)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend(frameon=False, loc="upper right")
     axes.grid(alpha=0.25)
@@ -150,7 +160,7 @@ def _spectrum(array: Array, ports: Tensor, zenith: Tensor, azimuth: Tensor) -> T
 
 
 def _cluster_directions(rays: Rays, at_transmitter: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean direction of each cluster of the first sample in the array's frame: azimuth, zenith (degrees), power."""
+    """Mean direction of each cluster of the first sample in the array's frame: azimuth, elevation (degrees), power."""
     zenith, azimuth, orientation = (
         (rays.zod, rays.aod, rays.tx_orientation) if at_transmitter else (rays.zoa, rays.aoa, rays.rx_orientation)
     )
@@ -166,7 +176,7 @@ def _cluster_directions(rays: Rays, at_transmitter: bool) -> tuple[Tensor, Tenso
     local, power = local[front], power[front]
     return (
         torch.rad2deg(torch.atan2(local[:, 1], local[:, 0])),
-        torch.rad2deg(torch.acos(local[:, 2].clamp(-1, 1))),
+        90 - torch.rad2deg(torch.acos(local[:, 2].clamp(-1, 1))),
         power / power.max() if len(power) else power,
     )
 

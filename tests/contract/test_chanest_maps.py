@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor
-from vlista_core.testing import MAP_CHECKS, MapCase
 
 from chanest.dictionaries import KroneckerMap, LearnedKronecker
 from chanest.frontend import BeamformingMap
+from vlista_core.testing import MAP_CHECKS, MapCase
 
 
 def _normal(shape: tuple[int, ...], dtype: torch.dtype, seed: int = 7) -> Tensor:
