@@ -87,8 +87,9 @@ def _draw_planar_spectrum(
     up = torch.linspace(-90, 90, 181, dtype=torch.float64)
     zenith = torch.deg2rad(90 - up)[:, None]
     spectrum = _decibels(_spectrum(array, ports, zenith, torch.deg2rad(across)[None, :])).numpy()
-    colours = {"vmin": _FLOOR_DB, "vmax": 0.0}
-    image = axes.pcolormesh(across.numpy(), up.numpy(), spectrum, cmap="magma", rasterized=True, **colours)
+    image = axes.pcolormesh(
+        across.numpy(), up.numpy(), spectrum, vmin=_FLOOR_DB, vmax=0.0, cmap="magma", rasterized=True
+    )
     axes.scatter(azimuth, elevation, s=15 + 150 * power, facecolors="none", edgecolors="white", linewidths=1.1)
     axes.set_ylim(-90, 90)
     axes.set_yticks(range(-90, 91, 30))
