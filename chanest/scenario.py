@@ -16,7 +16,7 @@ from chanest.beams import BeamKind
 from chanest.channels.cdl import CdlSource
 from chanest.channels.paths import PathSource
 from chanest.channels.power import Sector
-from chanest.channels.source import Backend, ChannelSource, Direction
+from chanest.channels.source import DRAWS, Backend, ChannelSource, Direction
 from chanest.channels.tables import CdlModel
 
 
@@ -165,9 +165,9 @@ class Scenario(_Section):
 
     def channel_hash(self) -> str:
         """A name for everything that decides the channels (not the front end, the SNR or the sizes): 16 hex digits."""
-        sections = {"bs": self.bs, "ue": self.ue, "channel": self.channel}
+        sections: dict[str, BaseModel] = {"bs": self.bs, "ue": self.ue, "channel": self.channel}
         parts = {name: section.model_dump(mode="json") for name, section in sections.items()}
-        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+        return hashlib.sha256(json.dumps([DRAWS, parts], sort_keys=True).encode()).hexdigest()[:16]
 
 
 def scenario_names() -> list[str]:

@@ -21,7 +21,7 @@ class Rays:
     delays: Tensor
     """Seconds, ascending: [batch, clusters]."""
     powers: Tensor
-    """Of the diffuse clusters, summing to one: [batch, clusters]. Padding clusters have power zero."""
+    """Of the diffuse clusters, one in all (in the mean, for plain paths): [batch, clusters]. Padding has power zero."""
     aoa: Tensor
     """Azimuth of arrival: [batch, clusters, rays]."""
     aod: Tensor

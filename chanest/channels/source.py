@@ -17,9 +17,13 @@ from chanest.channels.blocks import in_blocks
 from chanest.channels.coefficients import End, RayFactors, ray_factors
 from chanest.channels.rays import Rays
 from vlista_core.draws import Split, sample_generators
+from vlista_core.problems import check_count
 
 Direction = Literal["downlink", "uplink"]
 Backend = Literal["factored", "sionna"]
+
+DRAWS = 1
+"""Goes up with every change to what a (seed, split, index) draws, so that stored channels of older code are not taken."""
 
 
 @dataclass(frozen=True)
@@ -124,6 +128,8 @@ class ChannelSource(ABC):
 
     def sample(self, count: int, *, seed: int, split: Split = "test", start: int = 0) -> tuple[Tensor, Rays]:
         """h of samples start … start + count - 1 of the stream (seed, split), and their rays."""
+        check_count("count", count)
+        check_count("start", start, least=0)
 
         def block(indices: range) -> tuple[Tensor, ...]:
             rays = self.rays(indices, seed=seed, split=split)

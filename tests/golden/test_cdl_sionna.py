@@ -11,6 +11,7 @@ from torch import Tensor
 
 from chanest.arrays import Array, ula, upa
 from chanest.channels import CdlSource, Sector
+from chanest.channels.paths import PathSource
 from chanest.channels.sionna_backend import global_state_kept, sionna_array
 from chanest.channels.source import Direction
 from chanest.channels.tables import CdlModel, cdl_table
@@ -54,6 +55,12 @@ def test_a_mixture_gives_each_sample_the_coefficients_of_its_model() -> None:
     assert set(rays.model.tolist()) == set(range(5))
     # Sionna sorts by delay, and padding clusters tie with the last one: compare the sums.
     assert _relative(source.matrices(rays), replace(source, backend="sionna").matrices(rays)) < 1e-5
+
+
+def test_plain_paths_have_sionnas_coefficients_too() -> None:
+    source = PathSource(ula(8), ula(4), frequencies=tuple(1e8 * k for k in range(4)))
+    rays = source.rays(range(5), seed=2)
+    assert _relative(source.taps(rays), replace(source, backend="sionna").taps(rays)) < 1e-5
 
 
 def test_frequency_response_is_that_of_the_taps() -> None:

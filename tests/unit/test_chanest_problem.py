@@ -11,6 +11,8 @@ import torch
 import chanest
 from chanest.frontend import BeamformingMap
 from chanest.problem import ChannelProblem, unvec
+from vlista_core.linops import DenseMap
+from vlista_core.solvers import FISTA
 
 NAMES = chanest.scenario_names()
 SHIPPED = {
@@ -102,23 +104,28 @@ def test_vec_stacks_columns() -> None:
     assert torch.equal(unvec(batch.signal, 16)[:, 0], h)
 
 
-def test_global_lmmse_of_the_diffusion_set_up_is_the_known_one() -> None:
-    """CDL-C fixed, upright ULAs 64×16, α = 0.6, 10 dB: an ensemble LMMSE of an independent prototype reached -17.3 dB.
+@pytest.mark.parametrize(
+    ("name", "train", "test", "known", "allowed"),
+    [("cdl_c_upa64x4", 4096, 128, -9.7, 0.5), ("score_64x16", 4096, 8, -17.3, 0.8)],
+)
+def test_ensemble_lmmse_is_the_known_one(name: str, train: int, test: int, known: float, allowed: float) -> None:
+    """At 10 dB, against figures of an independent prototype that used Sionna's own generator.
 
-    4096 training channels for 1024 unknowns and 8 test channels: 0.8 dB are allowed.
+    The default scenario: -4.7 / -9.7 / -14.8 dB at 0 / 10 / 20 dB. The diffusion set-up: -10.0 / -17.3 / -25.4 dB.
+    The covariance is that of `train` channels; what is allowed covers its error and the few test channels.
     """
-    problem = _problem("score_64x16")
-    h, _ = problem.source.sample(4096, seed=0, split="train")
-    train = h.mT.reshape(4096, -1)
-    covariance = (train.mT @ train.conj()) / 4096
-    batch = problem.sample(8, seed=0, snr_db=10.0)
+    problem = _problem(name)
+    h, _ = problem.source.sample(train, seed=0, split="train")
+    vectors = h.mT.reshape(train, -1)
+    covariance = (vectors.mT @ vectors.conj()) / train
+    batch = problem.sample(test, seed=0, snr_db=10.0)
     phi = batch.phi.materialize()
     correlated = phi @ covariance
     system = correlated @ phi.mH + batch.noise_var[:, None, None] * torch.eye(phi.shape[1])
     weights = torch.cholesky_solve(batch.y[:, :, None], torch.linalg.cholesky(system))
     estimate = (correlated.mH @ weights)[:, :, 0]
     nmse = (estimate - batch.signal).abs().square().sum() / batch.signal.abs().square().sum()
-    assert float(10 * torch.log10(nmse)) == pytest.approx(-17.3, abs=0.8)
+    assert float(10 * torch.log10(nmse)) == pytest.approx(known, abs=allowed)
 
 
 def test_importing_chanest_is_light() -> None:
@@ -133,3 +140,16 @@ def test_importing_chanest_is_light() -> None:
 def test_bad_requests_are_refused_by_name(arguments: dict[str, float], named: str) -> None:
     with pytest.raises(ValueError, match=named):
         _problem("cdl_c_upa64x4").sample(**arguments, seed=0)  # type: ignore[arg-type]
+
+
+def test_solvers_take_the_factored_maps_as_they_take_matrices() -> None:
+    """FISTA through BeamformingMap and KroneckerMap gives what it gives through the dense product, and beats zero."""
+    problem = _problem("cdl_d_upa64x4")
+    batch = problem.sample(16, seed=3, snr_db=20.0)
+    dictionary = problem.dictionary()
+    factored = FISTA(dictionary=dictionary, iterations=50).estimate(batch.y, batch.phi, batch.noise_var)
+    dense = FISTA(dictionary=DenseMap(dictionary.materialize()[0]), iterations=50)
+    same = dense.estimate(batch.y, DenseMap(batch.phi.materialize()), batch.noise_var)
+    torch.testing.assert_close(factored.signal, same.signal, atol=2e-3, rtol=2e-3)
+    error = (factored.signal - batch.signal).abs().square().sum() / batch.signal.abs().square().sum()
+    assert float(10 * torch.log10(error)) < -3.0
