@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
+from typing import Self, cast
 
 import numpy as np
 import pywt
@@ -13,6 +15,15 @@ from sklearn.decomposition import MiniBatchSparsePCA
 from torch import Tensor, nn
 
 from vlista_core.linops import DenseMap, IdentityMap, LinearMap
+
+Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+
+DTYPES: dict[str, torch.dtype] = {
+    "float32": torch.float32,
+    "float64": torch.float64,
+    "complex64": torch.complex64,
+    "complex128": torch.complex128,
+}
 
 
 def canonical(length: int, dtype: torch.dtype = torch.float32) -> IdentityMap:
@@ -69,8 +80,65 @@ def sparse_pca(images: Tensor, atoms: int, *, alpha: float = 0.01, iterations: i
     return DenseMap(torch.from_numpy(np.ascontiguousarray(unit.T)).to(images.dtype))
 
 
-class LearnedDictionary(nn.Module, LinearMap):
-    """A dictionary whose entries are parameters; complex ones are stored as real pairs and viewed as complex in use."""
+class LearnedMap(nn.Module, LinearMap):
+    """A dictionary with parameters: a module and a map in one. A subclass says what its plain map is and how to rebuild it.
+
+    Complex parameters are stored as real pairs, which every optimiser and file format takes, and viewed as complex in use.
+    """
+
+    @abstractmethod
+    def frozen(self) -> LinearMap:
+        """The dictionary as it is now, as a plain map that shares the parameters (and so their gradients)."""
+
+    @abstractmethod
+    def configuration(self) -> dict[str, Json]:
+        """Sizes and kinds as JSON; the values are in the state."""
+
+    @classmethod
+    @abstractmethod
+    def from_configuration(cls, configuration: dict[str, Json]) -> Self:
+        """The dictionary that `configuration` describes, before its state is loaded."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.frozen().shape
+
+    @property
+    def batch(self) -> int | None:
+        return None
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.frozen().dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.frozen().device
+
+    def apply(self, x: Tensor) -> Tensor:  # type: ignore[override]  # nn.Module's visitor of the same name is not needed
+        return self.frozen().apply(x)
+
+    def adjoint(self, y: Tensor) -> Tensor:
+        return self.frozen().adjoint(y)
+
+    def apply_block(self, x: Tensor) -> Tensor:
+        return self.frozen().apply_block(x)
+
+    def columns(self, index: Tensor) -> Tensor:
+        return self.frozen().columns(index)
+
+    def column_norms(self) -> Tensor:
+        return self.frozen().column_norms()
+
+    def materialize(self) -> Tensor:
+        return self.frozen().materialize()
+
+    def select(self, index: Tensor) -> LearnedMap:
+        return self
+
+
+class LearnedDictionary(LearnedMap):
+    """A dictionary whose entries are all parameters."""
 
     def __init__(self, matrix: Tensor) -> None:
         """matrix: [n, atoms], the starting point."""
@@ -96,45 +164,20 @@ class LearnedDictionary(nn.Module, LinearMap):
         return torch.view_as_complex(self.weight) if self.is_complex else self.weight
 
     def frozen(self) -> DenseMap:
-        """The dictionary as it is now, as a plain map that shares the parameters."""
         return DenseMap(self.matrix)
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self.weight.shape[0], self.weight.shape[1]
+    def configuration(self) -> dict[str, Json]:
+        n, atoms = self.matrix.shape
+        return {"length": n, "atoms": atoms, "dtype": str(self.matrix.dtype).removeprefix("torch.")}
 
-    @property
-    def batch(self) -> None:
-        return None
+    @classmethod
+    def from_configuration(cls, configuration: dict[str, Json]) -> Self:
+        length, atoms = cast(int, configuration["length"]), cast(int, configuration["atoms"])
+        return cls(torch.zeros(length, atoms, dtype=DTYPES[str(configuration["dtype"])]))
 
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.matrix.dtype
 
-    @property
-    def device(self) -> torch.device:
-        return self.weight.device
-
-    def apply(self, x: Tensor) -> Tensor:  # type: ignore[override]  # nn.Module.apply visits submodules; Ψx is what a map's apply means
-        return self.frozen().apply(x)
-
-    def adjoint(self, y: Tensor) -> Tensor:
-        return self.frozen().adjoint(y)
-
-    def apply_block(self, x: Tensor) -> Tensor:
-        return self.frozen().apply_block(x)
-
-    def columns(self, index: Tensor) -> Tensor:
-        return self.frozen().columns(index)
-
-    def column_norms(self) -> Tensor:
-        return self.frozen().column_norms()
-
-    def materialize(self) -> Tensor:
-        return self.frozen().materialize()
-
-    def select(self, index: Tensor) -> LearnedDictionary:
-        return self
+LEARNED_MAPS: dict[str, type[LearnedMap]] = {"LearnedDictionary": LearnedDictionary}
+"""Learned dictionaries that a saved model may hold, by class name. Adding one is a line here or `LEARNED_MAPS[...] = ...`."""
 
 
 def _analysis_matrix(size: int, name: str) -> NDArray[np.float64]:

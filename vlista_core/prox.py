@@ -28,10 +28,16 @@ def soft_threshold_with_selection(u: Tensor, threshold: Tensor, fraction: Tensor
     """
     modulus = u.abs().detach()
     b = u.shape[1]
-    keep = torch.as_tensor(fraction, dtype=modulus.dtype, device=u.device).clamp(0, 1).expand(u.shape[0], 1) * b
-    rank = (keep.round().long() - 1).clamp(0, b - 1)
-    cut = modulus.sort(dim=1, descending=True).values.gather(1, rank)
-    selected = (modulus >= cut) & (modulus > threshold) & (keep.round() >= 1)
+    if isinstance(fraction, float):
+        keep = min(max(round(fraction * b), 0), b)
+        if keep == 0:
+            return soft_threshold(u, threshold)
+        cut = modulus.kthvalue(b - keep + 1, dim=1, keepdim=True).values
+        selected = (modulus >= cut) & (modulus > threshold)
+    else:
+        wanted = (fraction.clamp(0, 1) * b).round().long()
+        cut = modulus.sort(dim=1, descending=True).values.gather(1, (wanted - 1).clamp_min(0))
+        selected = (modulus >= cut) & (modulus > threshold) & (wanted > 0)
     return torch.where(selected, u, soft_threshold(u, threshold))
 
 

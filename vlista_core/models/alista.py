@@ -1,0 +1,137 @@
+"""ALISTA (Liu et al. 2019): x_t = η_{θ_t}^{p_t}(x_{t-1} + γ_t Wᴴ(y - Ax_{t-1})) with W analytic, γ_t and θ_t learned.
+
+η^p leaves the largest p_t of the entries unshrunk (support selection of LISTA-CPSS).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from vlista_core.estimate import Estimate, Measurement
+from vlista_core.linops import DenseMap, IdentityMap, LinearMap
+from vlista_core.models.analytic import analytic_weights
+from vlista_core.models.base import Loss, UnfoldedModel, inverse_softplus, positive_parameter
+from vlista_core.problems import Batch, check_count
+from vlista_core.prox import soft_threshold_with_selection
+
+SELECTION_STEP, SELECTION_MOST = 0.012, 0.13
+
+
+class ALISTA(UnfoldedModel):
+    """Two scalars a layer on analytic weights.
+
+    `weights` [m, b] is W for one Φ, or its average over several (`averaged_weights`); None computes W for the Φ of each sample,
+    which the paper does not have because it solves for W iteratively. The dictionary is fixed; None is the canonical one.
+    """
+
+    def __init__(
+        self,
+        weights: Tensor | None,
+        *,
+        layers: int = 16,
+        dictionary: Tensor | None = None,
+        dtype: torch.dtype = torch.float32,
+        selection: bool = True,
+        threshold: float = 0.1,
+        loss: Loss = "relative",
+        early_weight: float = 0.0,
+    ) -> None:
+        """weights: [m, b]; dictionary: [n, b]; threshold: θ of the first layer, to start from."""
+        super().__init__()
+        check_count("layers", layers)
+        self.layers, self.selection = layers, selection
+        self.loss, self.early_weight = loss, early_weight
+        self._dtype = dtype
+        self.remember(
+            weights=weights,
+            layers=layers,
+            dictionary=dictionary,
+            dtype=dtype,
+            selection=selection,
+            loss=loss,
+            early_weight=early_weight,
+        )
+        self.weights: Tensor | None
+        self.dictionary: Tensor | None
+        self.register_buffer("weights", weights)
+        self.register_buffer("dictionary", dictionary)
+        self.step = positive_parameter([1.0] * layers)
+        self.threshold = positive_parameter([threshold * 0.9**t for t in range(layers)])
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._dtype
+
+    @torch.no_grad()
+    def calibrate(self, batch: Batch) -> None:
+        """Start from the best step and threshold of each layer in turn, by a grid search on training data.
+
+        Each layer is one gradient and a few dozen shrinkages; from here descent only has to fine-tune. Without it deep stacks
+        start diverged.
+        """
+        psi = dictionary_map(self.dictionary, batch.phi)
+        a = batch.phi @ psi
+        weights = weight_map(self.weights, a)
+        code = batch.y.new_zeros(len(batch), psi.shape[1])
+        for t in range(self.layers):
+            gradient = weights.adjoint(batch.y - a.apply(code))
+            scale = float(gradient.abs().square().mean().sqrt())
+            best = (float("inf"), 1.0, scale)
+            for step in (0.6, 0.8, 1.0, 1.2):
+                for level in (0.3, 0.5, 0.7, 0.9, 1.1, 1.4, 1.8, 2.3, 3.0):
+                    new = soft_threshold_with_selection(
+                        code + step * gradient, gradient.new_tensor(level * scale), self._share(t)
+                    )
+                    error = float((psi.apply(new) - batch.signal).abs().square().sum())
+                    best = min(best, (error, step, level * scale))
+            self.step[t], self.threshold[t] = inverse_softplus(best[1]), inverse_softplus(max(best[2], 1e-6))
+            code = soft_threshold_with_selection(
+                code + best[1] * gradient, gradient.new_tensor(best[2]), self._share(t)
+            )
+
+    def _share(self, t: int) -> float:
+        """Share of the entries that layer t may leave unshrunk."""
+        return min(SELECTION_STEP * (t + 1), SELECTION_MOST) if self.selection else 0.0
+
+    def forward(self, y: Tensor, phi: LinearMap, noise_var: Tensor) -> Estimate:
+        psi = dictionary_map(self.dictionary, phi)
+        a = phi @ psi
+        weights = weight_map(self.weights, a)
+        step, threshold = (nn.functional.softplus(value) for value in (self.step, self.threshold))
+        code = y.new_zeros(y.shape[0], psi.shape[1])
+        trajectory = []
+        for t in range(self.layers):
+            descent = code + step[t] * weights.adjoint(y - a.apply(code))
+            code = soft_threshold_with_selection(descent, threshold[t], self._share(t))
+            trajectory.append(psi.apply(code))
+        return Estimate(trajectory[-1], code, trajectory=tuple(trajectory))
+
+    def _check_fit(self, measured: Measurement) -> None:
+        super()._check_fit(measured)
+        check_weights(self.weights, self.dictionary, measured.phi)
+
+
+def dictionary_map(dictionary: Tensor | None, phi: LinearMap) -> LinearMap:
+    """The fixed dictionary [n, b] as a map; None is the identity on Φ's inputs."""
+    return IdentityMap(phi.shape[1], phi.dtype, phi.device) if dictionary is None else DenseMap(dictionary)
+
+
+def weight_map(weights: Tensor | None, a: LinearMap) -> LinearMap:
+    """W as a map; None computes the analytic weights of every sample, which needs the matrix A."""
+    if weights is not None:
+        return DenseMap(weights)
+    matrix = analytic_weights(a.materialize())
+    return DenseMap(matrix if a.batch is not None else matrix[0])
+
+
+def check_weights(weights: Tensor | None, dictionary: Tensor | None, phi: LinearMap) -> None:
+    """ValueError where W or the dictionary were made for another Φ."""
+    m, n = phi.shape
+    if weights is not None and weights.shape[0] != m:
+        raise ValueError(f"phi must have {weights.shape[0]} rows, for which W was made, got {m}")
+    atoms = n if dictionary is None else dictionary.shape[0]
+    if dictionary is not None and atoms != n:
+        raise ValueError(f"phi must have {atoms} columns, the length of the dictionary's atoms, got {n}")
+    if dictionary is None and weights is not None and weights.shape[1] != n:
+        raise ValueError(f"phi must have {weights.shape[1]} columns, for which W was made, got {n}")

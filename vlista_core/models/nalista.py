@@ -1,0 +1,123 @@
+"""NALISTA (Behrens et al. 2021): ALISTA whose step and threshold come per sample and layer from an LSTM.
+
+The cell sees ‖y - Ax‖₁ and ‖Wᴴ(y - Ax)‖₁ as logarithms, because they fall by many dB over the layers, standardised by
+constants that are part of the model. The threshold is given in units of the mean |Wᴴ(y - Ax)|, for the same reason.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from vlista_core.estimate import Estimate, Measurement
+from vlista_core.linops import LinearMap
+from vlista_core.models.alista import (
+    SELECTION_MOST,
+    SELECTION_STEP,
+    check_weights,
+    dictionary_map,
+    weight_map,
+)
+from vlista_core.models.base import Loss, UnfoldedModel, inverse_softplus
+from vlista_core.problems import Batch, check_count
+from vlista_core.prox import soft_threshold_with_selection
+
+
+class NALISTA(UnfoldedModel):
+    """ALISTA with (γ, θ) from an LSTM cell shared by the layers; `weights` and `dictionary` as in ALISTA."""
+
+    def __init__(
+        self,
+        weights: Tensor | None,
+        *,
+        layers: int = 16,
+        hidden: int = 256,
+        dictionary: Tensor | None = None,
+        dtype: torch.dtype = torch.float32,
+        selection: bool = True,
+        threshold: float = 1.0,
+        loss: Loss = "relative",
+        early_weight: float = 0.3,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        """weights: [m, b]; dictionary: [n, b]; the generator draws the cell's weights (None: seed 0)."""
+        super().__init__()
+        check_count("layers", layers)
+        check_count("hidden", hidden)
+        self.layers, self.hidden, self.selection = layers, hidden, selection
+        self.loss, self.early_weight = loss, early_weight
+        self._dtype = dtype
+        self.remember(
+            weights=weights,
+            layers=layers,
+            dictionary=dictionary,
+            dtype=dtype,
+            selection=selection,
+            loss=loss,
+            early_weight=early_weight,
+            hidden=hidden,
+        )
+        self.weights: Tensor | None
+        self.dictionary: Tensor | None
+        self.register_buffer("weights", weights)
+        self.register_buffer("dictionary", dictionary)
+        self.input_mean: Tensor
+        self.input_scale: Tensor
+        self.register_buffer("input_mean", torch.zeros(2))
+        self.register_buffer("input_scale", torch.ones(2))
+        self.cell = nn.LSTMCell(2, hidden)
+        self.mix = nn.Linear(hidden, hidden)
+        self.head = nn.Linear(hidden, 2)
+        self.start_hidden = nn.Parameter(torch.zeros(hidden))
+        self.start_cell = nn.Parameter(torch.zeros(hidden))
+        self._initialise(threshold, generator or torch.Generator().manual_seed(0))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._dtype
+
+    def calibrate(self, batch: Batch) -> None:
+        """Set the standardisation constants from training data: the spread of the cell's inputs at x = 0, in logarithms."""
+        a = batch.phi @ dictionary_map(self.dictionary, batch.phi)
+        norms = self._norms(batch.y, weight_map(self.weights, a).adjoint(batch.y))
+        self.input_mean.copy_(norms.mean(0))
+        self.input_scale.copy_(norms.std(0).clamp_min(0.5))
+
+    def forward(self, y: Tensor, phi: LinearMap, noise_var: Tensor) -> Estimate:
+        psi = dictionary_map(self.dictionary, phi)
+        a = phi @ psi
+        weights = weight_map(self.weights, a)
+        size = y.shape[0]
+        code = y.new_zeros(size, psi.shape[1])
+        hidden, cell = self.start_hidden.expand(size, -1), self.start_cell.expand(size, -1)
+        trajectory = []
+        for t in range(self.layers):
+            residual = y - a.apply(code)
+            gradient = weights.adjoint(residual)
+            inputs = (self._norms(residual, gradient) - self.input_mean) / self.input_scale
+            hidden, cell = self.cell(inputs, (hidden, cell))
+            heads = nn.functional.softplus(self.head(torch.relu(self.mix(cell))))
+            step, threshold = heads[:, :1], heads[:, 1:]
+            share = min(SELECTION_STEP * (t + 1), SELECTION_MOST) if self.selection else 0.0
+            threshold = threshold * gradient.abs().mean(1, keepdim=True)
+            code = soft_threshold_with_selection(code + step * gradient, threshold, share)
+            trajectory.append(psi.apply(code))
+        return Estimate(trajectory[-1], code, trajectory=tuple(trajectory))
+
+    def _check_fit(self, measured: Measurement) -> None:
+        super()._check_fit(measured)
+        check_weights(self.weights, self.dictionary, measured.phi)
+
+    def _norms(self, residual: Tensor, gradient: Tensor) -> Tensor:
+        """ln of the mean |.| of both: [batch, 2]."""
+        tiny = torch.finfo(residual.real.dtype).tiny
+        return torch.log(torch.stack([value.abs().mean(1) for value in (residual, gradient)], dim=1) + tiny)
+
+    def _initialise(self, threshold: float, generator: torch.Generator) -> None:
+        """Uniform weights as usual for LSTMs; heads that start at γ = 1 and the given threshold."""
+        bound = self.hidden**-0.5
+        with torch.no_grad():
+            for parameter in (*self.cell.parameters(), *self.mix.parameters(), *self.head.parameters()):
+                parameter.uniform_(-bound, bound, generator=generator)
+            self.head.weight.mul_(0.1)
+            self.head.bias.copy_(torch.tensor([inverse_softplus(1.0), inverse_softplus(threshold)]))
