@@ -48,8 +48,8 @@ def ours() -> dict[str, float]:
     return _measured(lambda: source.sample(CHANNELS, seed=1), REPEATS)
 
 
-def sionna() -> dict[str, float]:
-    """The same arrays through Sionna's CDL in its default single precision, with a batch of random orientations."""
+def sionna(batch: int = CHANNELS) -> dict[str, float]:
+    """The same arrays through Sionna's CDL in its default single precision, `batch` random orientations a call."""
     import torch
     from sionna.phy.channel.tr38901 import CDL
 
@@ -59,12 +59,15 @@ def sionna() -> dict[str, float]:
     carrier = 28e9
     bs, ue = (sionna_array(array, carrier, precision="single") for array in (upa(8, 8), upa(4, 4)))
 
-    def run(count: int) -> object:
+    def run(count: int) -> tuple[torch.Tensor, torch.Tensor]:
         yaw = torch.rand(count, 3) * torch.tensor([1.0, 0.0, 0.0])
-        return CDL("C", 100e-9, carrier, ue, bs, "downlink", yaw, yaw, device="cpu")(count, 1, 1.0)
+        h: tuple[torch.Tensor, torch.Tensor] = CDL("C", 100e-9, carrier, ue, bs, "downlink", yaw, yaw, device="cpu")(
+            count, 1, 1.0
+        )
+        return h
 
     run(1)
-    return _measured(lambda: run(CHANNELS), 3)
+    return _measured(lambda: [len(run(batch)) for _ in range(CHANNELS // batch)], 3)
 
 
 def large() -> dict[str, float]:
@@ -76,7 +79,17 @@ def large() -> dict[str, float]:
     return _measured(lambda: problem.sample(LARGE, seed=1), 1)
 
 
-CASES: dict[str, Callable[[], dict[str, float]]] = {"ours": ours, "sionna": sionna, "large": large}
+def sionna_by_16() -> dict[str, float]:
+    """Sionna in batches of 16, which is kinder to memory and caches."""
+    return sionna(16)
+
+
+CASES: dict[str, Callable[[], dict[str, float]]] = {
+    "ours": ours,
+    "sionna": sionna,
+    "sionna, batches of 16": sionna_by_16,
+    "large": large,
+}
 
 
 def _in_its_own_process(case: str) -> dict[str, float]:
@@ -94,13 +107,16 @@ def main() -> None:
     for case, result in results.items():
         count = LARGE if case == "large" else CHANNELS
         print(
-            f"{case:8s} {count:5d} channels  {1e3 * result['seconds'] / count:8.3f} ms a channel  "
+            f"{case:22s} {count:5d} channels  {1e3 * result['seconds'] / count:8.3f} ms a channel  "
             f"{result['memory'] / 2**20:8.0f} MB over baseline  {result['peak'] / 2**20:8.0f} MB peak"
         )
-    speed = results["sionna"]["seconds"] / results["ours"]["seconds"]
-    memory = results["ours"]["memory"] / results["sionna"]["memory"]
-    print(f"64x16 CDL-C: {speed:.1f} times Sionna's throughput (at least 10), {memory:.4f} of its memory (at most 0.2)")
-    print(f"large_256x16: {results['large']['peak'] / 2**30:.2f} GB peak for {LARGE} samples (at most 2)")
+    for case in ("sionna", "sionna, batches of 16"):
+        speed = results[case]["seconds"] / results["ours"]["seconds"]
+        memory = results["ours"]["memory"] / results[case]["memory"]
+        print(
+            f"64x16 CDL-C against {case}: {speed:.1f} times the throughput (goal 15), {memory:.4f} of the memory (goal 0.2)"
+        )
+    print(f"large_256x16: {results['large']['peak'] / 2**30:.2f} GB peak for {LARGE} samples (goal 2)")
 
 
 if __name__ == "__main__":
