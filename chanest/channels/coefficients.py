@@ -1,0 +1,166 @@
+"""Channel matrices from rays in factored form: H = A_rx diag(g) A_txᵀ, one batched matrix product over all rays.
+
+Nothing of size batch × N_r × N_t × rays is ever formed. Steering vectors are built by doubling (six complex products
+give 64 elements), so a ray costs two complex exponentials an end whatever the size of the array.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from chanest.arrays import Array
+from chanest.channels.geometry import Directions, fields, rotation
+from chanest.channels.rays import Rays
+
+SPEED_OF_LIGHT = 299792458.0
+End = Literal["rx", "tx"]
+
+
+@dataclass(frozen=True)
+class RayFactors:
+    """The factors of H = Σ_ray a_rx g a_txᵀ; rays run cluster by cluster, the line of sight (if any) comes last."""
+
+    rx: Tensor
+    """Receive steering: [batch, rays, elements]."""
+    tx: Tensor
+    """Transmit steering: [batch, rays, elements]."""
+    gains: Tensor
+    """√power · field · Doppler for each pair of polarisations: [batch, pol_rx, pol_tx, rays]."""
+    clusters: int
+
+    def narrowband(self) -> Tensor:
+        """Sum of all taps: [batch, N_r, N_t]."""
+        return _weighted_product(self.rx, self.gains, self.tx)
+
+    def taps(self) -> Tensor:
+        """The matrix of every cluster: [batch, clusters, N_r, N_t]. The line of sight belongs to the first cluster."""
+        (batch, rays, _), clusters = self.rx.shape, self.clusters
+        diffuse = rays - rays % clusters
+
+        def split(tensor: Tensor) -> Tensor:
+            return tensor[:, :diffuse].reshape(batch * clusters, diffuse // clusters, -1)
+
+        pol_rx, pol_tx = self.gains.shape[1:3]
+        gains = self.gains[..., :diffuse].reshape(batch, pol_rx, pol_tx, clusters, -1).movedim(3, 1).flatten(0, 1)
+        product = _weighted_product(split(self.rx), gains, split(self.tx))
+        result = product.reshape(batch, clusters, *product.shape[1:])
+        if diffuse < rays:
+            result[:, 0] += _weighted_product(self.rx[:, diffuse:], self.gains[..., diffuse:], self.tx[:, diffuse:])
+        return result
+
+    def beams(self, transmit: Tensor, combiner: Tensor | None) -> Tensor:
+        """W_tᴴ H f_t without H. transmit: [batch, N_t, T], combiner: [batch, T, N_r, N_RF] or None for W = I.
+
+        -> [batch, T, N_RF] (or N_r).
+        """
+        batch, _, frames = transmit.shape
+        pol_rx, pol_tx, rays = self.gains.shape[1:]
+        sent = self.tx @ transmit.reshape(batch, pol_tx, -1, frames).movedim(1, 2).flatten(2)
+        sent = sent.reshape(batch, rays, pol_tx, frames).permute(0, 2, 3, 1)
+        arriving = torch.einsum("bpqr,bqtr->bptr", self.gains, sent)
+        if combiner is None:
+            received = arriving.flatten(1, 2) @ self.rx
+            return received.reshape(batch, pol_rx, frames, -1).movedim(1, 2).flatten(2)
+        chains = combiner.shape[-1]
+        weights = combiner.conj().reshape(batch, frames, pol_rx, -1, chains).permute(0, 3, 2, 1, 4)
+        seen = (self.rx @ weights.flatten(2)).reshape(batch, rays, pol_rx, frames, chains)
+        return (seen * arriving.permute(0, 3, 1, 2)[..., None]).sum(dim=(1, 2))
+
+
+def ray_factors(rays: Rays, rx: Array, tx: Array, *, carrier: float, moving: End, line_of_sight: bool) -> RayFactors:
+    """Steering vectors and gains of every ray, complex64 (complex128 for float64 rays).
+
+    `line_of_sight` says whether the source has models with one; the samples without get a ray of power zero.
+    """
+    wide = torch.float64
+    angles = [angle.flatten(1).to(wide) for angle in (rays.aoa, rays.aod, rays.zoa, rays.zod)]
+    if line_of_sight:
+        angles = [
+            torch.cat([angle, los[:, None]], 1) for angle, los in zip(angles, rays.los_angles.to(wide).T, strict=True)
+        ]
+    aoa, aod, zoa, zod = angles
+    complex_type = torch.complex128 if rays.phases.dtype == wide else torch.complex64
+    arriving, leaving = Directions.of(zoa, aoa), Directions.of(zod, aod)
+    a_rx, centre_rx, field_rx = _end(rx, rays.rx_orientation.to(wide), arriving, complex_type)
+    a_tx, centre_tx, field_tx = _end(tx, rays.tx_orientation.to(wide), leaving, complex_type)
+
+    toward_user = arriving if moving == "rx" else leaving
+    radial = (toward_user.vectors() @ rays.velocity.to(wide)[:, :, None])[..., 0]
+    shift = centre_rx + centre_tx + 2 * math.pi * carrier / SPEED_OF_LIGHT * radial * rays.time.to(wide)[:, None]
+    common = _amplitudes(rays, line_of_sight) * torch.polar(torch.ones_like(shift), shift)
+    gains = common[:, None, None, :] * _field_products(rays, field_rx, field_tx, line_of_sight)
+    return RayFactors(a_rx, a_tx, gains.to(complex_type), clusters=rays.delays.shape[1])
+
+
+def _end(
+    array: Array, orientation: Tensor, toward: Directions, complex_type: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Of one end: steering relative to its first element, phase of that element, and field."""
+    local = toward.vectors() @ rotation(orientation)
+    across = 2 * math.pi * array.horizontal_spacing * local[..., 1]
+    down = -2 * math.pi * array.vertical_spacing * local[..., 2]
+    steering = _powers(across, array.columns, complex_type)
+    if array.rows > 1:
+        steering = (steering[..., :, None] * _powers(down, array.rows, complex_type)[..., None, :]).flatten(-2)
+    first = -(array.columns - 1) / 2 * across - (array.rows - 1) / 2 * down
+    return steering, first, fields(array, orientation, toward, local)
+
+
+def _powers(phase: Tensor, count: int, complex_type: torch.dtype) -> Tensor:
+    """exp(j·n·phase) for n = 0 … count - 1 by doubling: phase [batch, rays] -> [batch, rays, count].
+
+    The factor of each doubling is squared in double precision, so an entry carries at most log2(count) roundings.
+    """
+    result = torch.empty(*phase.shape, count, dtype=complex_type, device=phase.device)
+    result[..., 0] = 1.0
+    if count == 1:
+        return result
+    factor = torch.polar(torch.ones_like(phase), phase)
+    done = 1
+    while done < count:
+        step = min(done, count - done)
+        torch.mul(result[..., :step], factor.to(complex_type)[..., None], out=result[..., done : done + step])
+        factor = factor * factor
+        done *= 2
+    return result
+
+
+def _amplitudes(rays: Rays, line_of_sight: bool) -> Tensor:
+    """√(share of the power) of every ray: [batch, rays], float64."""
+    k_factor = rays.k_factor.double()[:, None]
+    per_cluster = rays.aoa.shape[2]
+    diffuse = torch.sqrt(rays.powers.double() / per_cluster / (k_factor + 1)).repeat_interleave(per_cluster, dim=1)
+    return torch.cat([diffuse, torch.sqrt(k_factor / (k_factor + 1))], 1) if line_of_sight else diffuse
+
+
+def _field_products(rays: Rays, field_rx: Tensor, field_tx: Tensor, line_of_sight: bool) -> Tensor:
+    """F_rxᵀ X F_tx with the polarisation matrix X of every ray: [batch, pol_rx, pol_tx, rays], complex128."""
+    phases = rays.phases.flatten(1, 2)
+    strength = torch.ones(len(rays), 1, 4, dtype=phases.dtype, device=phases.device)
+    strength[:, :, 1:3] = torch.rsqrt(rays.xpr)[:, None, None]
+    mixing = torch.polar(strength.expand_as(phases), phases)
+    if line_of_sight:
+        los = torch.polar(torch.ones_like(rays.los_phase), rays.los_phase)[:, None]
+        mixing = torch.cat([mixing, torch.stack([los, 0 * los, 0 * los, -los], dim=2)], 1)
+    total = torch.zeros((), dtype=torch.complex128, device=phases.device)
+    for i, entry in enumerate(mixing.unbind(2)):
+        receive, transmit = field_rx[:, :, None, i // 2], field_tx[:, None, :, i % 2]
+        total = total + receive * transmit * entry[:, None, None, :]
+    return total
+
+
+def _weighted_product(rx: Tensor, gains: Tensor, tx: Tensor) -> Tensor:
+    """Σ_ray a_rx g a_txᵀ for every pair of polarisations as one product: [batch, N_r, N_t].
+
+    rx, tx: [batch, rays, elements]; gains: [batch, pol_rx, pol_tx, rays].
+    """
+    batch, pol_rx, pol_tx, _ = gains.shape
+    elements_rx, elements_tx = rx.shape[2], tx.shape[2]
+    left = (rx[:, :, None, :] * gains.flatten(1, 2).mT[..., None]).flatten(2)
+    product = torch.bmm(left.mT, tx).view(batch, pol_rx, pol_tx, elements_rx, elements_tx)
+    return product.transpose(2, 3).reshape(batch, pol_rx * elements_rx, pol_tx * elements_tx)

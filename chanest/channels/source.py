@@ -1,0 +1,147 @@
+"""Where channels come from: a source draws rays and turns them into matrices, block by block."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from chanest.arrays import Array
+from chanest.channels.blocks import in_blocks
+from chanest.channels.coefficients import End, RayFactors, ray_factors
+from chanest.channels.rays import Rays
+from vlista_core.draws import Split, sample_generators
+from vlista_core.problems import check_count
+
+Direction = Literal["downlink", "uplink"]
+Backend = Literal["factored", "sionna"]
+
+DRAWS = 1
+"""Goes up with every change to what a (seed, split, index) draws, so that stored channels of older code are not taken."""
+
+
+@dataclass(frozen=True)
+class ChannelSource(ABC):
+    """A distribution of channels between a base station (BS) and a user (UE). Metres, seconds, radians."""
+
+    bs: Array
+    ue: Array
+    carrier: float = 28e9
+    direction: Direction = "downlink"
+    frequencies: tuple[float, ...] | None = None
+    """Baseband frequencies of the subcarriers in Hz; None gives the narrowband sum of taps."""
+    frames: int = 1
+    """How many consecutive samples share their rays, `frame_interval` apart."""
+    frame_interval: float = 0.0
+    backend: Backend = "factored"
+
+    @abstractmethod
+    def draw(self, generators: Sequence[torch.Generator]) -> Rays:
+        """Rays at time zero, one sample for each generator."""
+
+    @property
+    @abstractmethod
+    def mean_power(self) -> float:
+        """E|h_ij|² before normalisation, over the ensemble, the antennas and the subcarriers."""
+
+    @property
+    @abstractmethod
+    def has_line_of_sight(self) -> bool:
+        """Whether some model of the source has a line of sight."""
+
+    @property
+    def rx(self) -> Array:
+        return self.ue if self.direction == "downlink" else self.bs
+
+    @property
+    def tx(self) -> Array:
+        return self.bs if self.direction == "downlink" else self.ue
+
+    @property
+    def moving(self) -> End:
+        """The end of the user."""
+        return "rx" if self.direction == "downlink" else "tx"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one sample of h: (N_r, N_t), or (subcarriers, N_r, N_t)."""
+        matrix = (self.rx.ports, self.tx.ports)
+        return matrix if self.frequencies is None else (len(self.frequencies), *matrix)
+
+    @cached_property
+    def scale(self) -> float:
+        """The constant of the ensemble that makes E|h_ij|² = 1."""
+        return 1.0 / math.sqrt(self.mean_power)
+
+    def rays(self, indices: Sequence[int], *, seed: int, split: Split = "test") -> Rays:
+        """The rays of the samples `indices` of the stream (seed, split)."""
+        tracks = [index // self.frames for index in indices]
+        drawn = self.draw(sample_generators(seed, split, tracks, "rays"))
+        if self.frames == 1:
+            return drawn
+        moments = [self.frame_interval * (index % self.frames) for index in indices]
+        return drawn.at(torch.tensor(moments, dtype=drawn.time.dtype))
+
+    def factors(self, rays: Rays) -> RayFactors:
+        """The factored form of the channels, not normalised."""
+        return ray_factors(
+            rays, self.rx, self.tx, carrier=self.carrier, moving=self.moving, line_of_sight=self.has_line_of_sight
+        )
+
+    def taps(self, rays: Rays) -> Tensor:
+        """The matrix of every cluster, normalised: [batch, clusters, N_r, N_t]."""
+        if self.backend == "sionna":
+            from chanest.channels.sionna_backend import sionna_taps
+
+            return self.scale * sionna_taps(self, rays)
+        return self.scale * self.factors(rays).taps()
+
+    def matrices(self, rays: Rays) -> Tensor:
+        """h: [batch, N_r, N_t], or [batch, subcarriers, N_r, N_t] where the source has frequencies."""
+        if self.frequencies is None:
+            if self.backend == "sionna":
+                return self.taps(rays).sum(1)
+            return self.scale * self.factors(rays).narrowband()
+        taps = self.taps(rays)
+        return (self.delay_response(rays).to(taps.dtype) @ taps.flatten(2)).reshape(len(rays), *self.shape)
+
+    def delay_response(self, rays: Rays) -> Tensor:
+        """What each cluster contributes to each subcarrier, exp(-j2πfτ): [batch, subcarriers, clusters], complex128."""
+        frequencies = torch.tensor(self.frequencies or (0.0,), dtype=torch.float64, device=rays.delays.device)
+        phase = -2 * math.pi * frequencies[:, None] * rays.delays.double()[:, None, :]
+        return torch.polar(torch.ones_like(phase), phase)
+
+    def beams(self, rays: Rays, transmit: Tensor, combiner: Tensor | None = None) -> Tensor:
+        """W_tᴴ H f_t without forming H, for a narrowband source of any size: [batch, T, N_RF or N_r].
+
+        transmit: [batch, N_t, T]; combiner: [batch, T, N_r, N_RF], None for a fully digital receiver.
+        """
+        if self.frequencies is not None:
+            raise ValueError("frequencies must be None for generation in the beam domain, which is narrowband")
+        return self.scale * self.factors(rays).beams(transmit, combiner)
+
+    def sample(self, count: int, *, seed: int, split: Split = "test", start: int = 0) -> tuple[Tensor, Rays]:
+        """h of samples start … start + count - 1 of the stream (seed, split), and their rays."""
+        check_count("count", count)
+        check_count("start", start, least=0)
+
+        def block(indices: range) -> tuple[Tensor, ...]:
+            rays = self.rays(indices, seed=seed, split=split)
+            return self.matrices(rays), *rays.tensors()
+
+        h, *tensors = in_blocks(start, count, block)
+        return h, Rays(*tensors)
+
+
+def uniform_draws(generators: Sequence[torch.Generator], count: int) -> Tensor:
+    """Uniform numbers in [0, 1) from each sample's own generator: [batch, count]."""
+    values = torch.empty(len(generators), count)
+    for row, generator in zip(values, generators, strict=True):
+        torch.rand(count, generator=generator, out=row)
+    return values

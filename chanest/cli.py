@@ -1,0 +1,146 @@
+"""The command line: list and show scenarios, generate data sets, draw a channel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from chanest.channels.store import write_channels
+from chanest.problem import ChannelProblem
+from chanest.scenario import Scenario, load_scenario, scenario_names
+from vlista_core.draws import Split
+
+app = typer.Typer(
+    name="chanest",
+    help="Wireless MIMO channel estimation: scenarios, channels, estimators.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+_out = Console()
+_err = Console(stderr=True)
+
+Name = Annotated[str, typer.Argument(help="A shipped scenario (see `chanest scenarios`) or the path of a .toml file.")]
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """A user's mistake ends in one line on stderr and exit code 2, never in a traceback."""
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        message = " ".join(str(error).split())
+        _err.print(f"error: {message}", markup=False, highlight=False, soft_wrap=True)
+        raise typer.Exit(2) from None
+
+
+@app.callback()
+def _main() -> None:
+    """Wireless MIMO channel estimation: scenarios, channels, estimators."""
+
+
+@app.command()
+def scenarios() -> None:
+    """List the shipped scenarios."""
+    table = Table("name", "antennas", "unknowns", "measurements", "what it is", box=None, header_style="bold")
+    for name in scenario_names():
+        with one_line_errors():
+            problem = ChannelProblem(load_scenario(name))
+        rx, tx = problem.arrays
+        table.add_row(
+            name, f"{tx.ports}×{rx.ports}", str(problem.signal_length), str(problem.measurements),
+            problem.scenario.description,
+        )  # fmt: skip
+    _out.print(table)
+
+
+@app.command()
+def show(name: Name) -> None:
+    """Show everything a scenario sets, defaults included."""
+    with one_line_errors():
+        scenario = load_scenario(name)
+        problem = ChannelProblem(scenario)
+    table = Table(box=None, show_header=False, title=scenario.name, title_justify="left", title_style="bold")
+    for key, value in _flat(scenario):
+        table.add_row(key, value)
+    table.add_row("", "")
+    table.add_row("unknowns n", str(problem.signal_length))
+    table.add_row("measurements m", str(problem.measurements))
+    table.add_row("power before scaling", f"{problem.source.mean_power:.4f}")
+    table.add_row("channel hash", scenario.channel_hash())
+    _out.print(table)
+
+
+@app.command()
+def generate(
+    name: Name,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The HDF5 file to write.")],
+    count: Annotated[
+        int | None, typer.Option("--count", "-n", help="How many channels; the scenario's size if left out.")
+    ] = None,
+    split: Annotated[str, typer.Option(help="train, validation or test.")] = "train",
+    seed: Annotated[int | None, typer.Option(help="The scenario's seed if left out.")] = None,
+) -> None:
+    """Generate channels into an HDF5 file. Run it again after an interruption and it goes on where it stopped."""
+    with one_line_errors():
+        scenario = load_scenario(name)
+        chosen = _split(split)
+        total = getattr(scenario.data, chosen) if count is None else count
+        with _progress() as progress:
+            task = progress.add_task(f"{scenario.name} {chosen}", total=total)
+            file = write_channels(
+                output, scenario, count=total, split=chosen, seed=scenario.data.seed if seed is None else seed,
+                on_progress=lambda done: progress.update(task, completed=done),
+            )  # fmt: skip
+    _out.print(f"{file.count} channels in {file.path}", highlight=False, soft_wrap=True)
+
+
+@app.command("plot-channel")
+def plot_channel(
+    name: Name,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The image to write (.png, .pdf, .svg).")] = Path(
+        "channel.png"
+    ),
+    seed: Annotated[int | None, typer.Option(help="The scenario's seed if left out.")] = None,
+    index: Annotated[int, typer.Option(help="Which sample of the test split to draw.")] = 0,
+) -> None:
+    """Draw a channel: angular power spectrum, delay profile, singular values."""
+    with one_line_errors():
+        from chanest.plotting import draw_channel
+
+        scenario = load_scenario(name)
+        draw_channel(ChannelProblem(scenario), output, seed=scenario.data.seed if seed is None else seed, index=index)
+    _out.print(f"wrote {output}", highlight=False, soft_wrap=True)
+
+
+def _split(value: str) -> Split:
+    match value:
+        case "train" | "validation" | "test":
+            return value
+        case _:
+            raise ValueError(f"split must be train, validation or test, got {value!r}")
+
+
+def _progress() -> Progress:
+    return Progress(
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+        TextColumn("left"), TimeRemainingColumn(), console=_err,
+    )  # fmt: skip
+
+
+def _flat(scenario: Scenario) -> list[tuple[str, str]]:
+    """Every setting as (key, value) text."""
+    rows = []
+    for key, value in scenario.model_dump().items():
+        if isinstance(value, dict):
+            rows += [(f"{key}.{inner}", str(setting)) for inner, setting in value.items()]
+        elif key != "name":
+            rows.append((key, str(value)))
+    return rows

@@ -1,0 +1,229 @@
+"""Angular and delay grids as Kronecker dictionaries: vec(H) = (A_delay ⊗ A_tx ⊗ A_rx) vec(X), never expanded.
+
+The signal index is k·N_t·N_r + t·N_r + r, as in `chanest.frontend`; the code index is the same with grid points.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from chanest.arrays import Array
+from vlista_core.linops import LinearMap
+
+
+@dataclass(frozen=True, eq=False)
+class KroneckerMap(LinearMap):
+    """A_delay ⊗ A_tx ⊗ A_rx, shared by the batch, applied as two or three small products."""
+
+    rx: Tensor
+    """[N_r, G_r]."""
+    tx: Tensor
+    """[N_t, G_t]."""
+    delay: Tensor | None = None
+    """[S, G_d]; None for a narrowband channel."""
+    rows_orthonormal: bool = False
+
+    def __post_init__(self) -> None:
+        for name, factor in (("rx", self.rx), ("tx", self.tx), ("delay", self.delay)):
+            if factor is not None and (factor.ndim != 2 or factor.dtype != self.rx.dtype):
+                raise ValueError(
+                    f"{name} must be a matrix of dtype {self.rx.dtype}, got {factor.dtype} {[*factor.shape]}"
+                )
+
+    @property
+    def factors(self) -> tuple[Tensor, ...]:
+        """The factors, slowest index first."""
+        return (self.tx, self.rx) if self.delay is None else (self.delay, self.tx, self.rx)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return math.prod(f.shape[0] for f in self.factors), math.prod(f.shape[1] for f in self.factors)
+
+    @property
+    def batch(self) -> None:
+        return None
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.rx.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.rx.device
+
+    @property
+    def orthonormal(self) -> bool:
+        return self.rows_orthonormal
+
+    def apply(self, x: Tensor) -> Tensor:
+        self._check_input("x", x, self.shape[1])
+        return _kronecker_product(self.factors, x)
+
+    def adjoint(self, y: Tensor) -> Tensor:
+        self._check_input("y", y, self.shape[0])
+        return _kronecker_product(tuple(factor.mH for factor in self.factors), y)
+
+    def apply_block(self, x: Tensor) -> Tensor:
+        batch, _, count = x.shape
+        result = _kronecker_product(self.factors, x.mT.reshape(batch * count, -1))
+        return result.reshape(batch, count, -1).mT
+
+    def columns(self, index: Tensor) -> Tensor:
+        result = torch.ones(*index.shape, 1, dtype=self.dtype, device=self.device)
+        for factor in reversed(self.factors):
+            chosen = factor.mT[index % factor.shape[1]]
+            index = index // factor.shape[1]
+            result = (chosen[..., :, None] * result[..., None, :]).flatten(-2)
+        return result.mT
+
+    def column_norms(self) -> Tensor:
+        norms = torch.ones(1, dtype=self.rx.real.dtype, device=self.device)
+        for factor in self.factors:
+            norms = torch.kron(norms, torch.linalg.vector_norm(factor, dim=0))
+        return norms[None]
+
+    def gram(self) -> Tensor:
+        return _kron([factor @ factor.mH for factor in self.factors])[None]
+
+    def spectral_norm(self, *, iterations: int = 200, tolerance: float = 1e-4) -> Tensor:
+        norm = torch.ones(1, dtype=self.rx.real.dtype, device=self.device)
+        for factor in self.factors:
+            norm = norm * torch.linalg.matrix_norm(factor, ord=2)
+        return norm
+
+    def materialize(self) -> Tensor:
+        return _kron(list(self.factors))[None]
+
+    def select(self, index: Tensor) -> KroneckerMap:
+        return self
+
+    def to(self, device: torch.device | str) -> KroneckerMap:
+        delay = None if self.delay is None else self.delay.to(device)
+        return KroneckerMap(self.rx.to(device), self.tx.to(device), delay, self.rows_orthonormal)
+
+
+class LearnedKronecker(nn.Module, LinearMap):
+    """A KroneckerMap whose complex factors are parameters, stored as real pairs."""
+
+    def __init__(self, start: KroneckerMap) -> None:
+        """start: the factors to begin with, such as those of `angular_dictionary`."""
+        super().__init__()
+        if not start.rx.is_complex():
+            raise ValueError(f"start must have complex factors, got {start.rx.dtype}")
+        self.rx_weight = _real_pairs(start.rx)
+        self.tx_weight = _real_pairs(start.tx)
+        self.delay_weight = None if start.delay is None else _real_pairs(start.delay)
+
+    def frozen(self) -> KroneckerMap:
+        """The dictionary as it is now, as a plain map that shares the parameters."""
+        delay = None if self.delay_weight is None else torch.view_as_complex(self.delay_weight)
+        return KroneckerMap(torch.view_as_complex(self.rx_weight), torch.view_as_complex(self.tx_weight), delay)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.frozen().shape
+
+    @property
+    def batch(self) -> None:
+        return None
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.view_as_complex(self.rx_weight).dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.rx_weight.device
+
+    # nn.Module.apply visits submodules; Ψx is what a map's apply means.
+    def apply(self, x: Tensor) -> Tensor:  # type: ignore[override]
+        return self.frozen().apply(x)
+
+    def adjoint(self, y: Tensor) -> Tensor:
+        return self.frozen().adjoint(y)
+
+    def apply_block(self, x: Tensor) -> Tensor:
+        return self.frozen().apply_block(x)
+
+    def columns(self, index: Tensor) -> Tensor:
+        return self.frozen().columns(index)
+
+    def column_norms(self) -> Tensor:
+        return self.frozen().column_norms()
+
+    def gram(self) -> Tensor:
+        return self.frozen().gram()
+
+    def spectral_norm(self, *, iterations: int = 200, tolerance: float = 1e-4) -> Tensor:
+        return self.frozen().spectral_norm(iterations=iterations, tolerance=tolerance)
+
+    def materialize(self) -> Tensor:
+        return self.frozen().materialize()
+
+    def select(self, index: Tensor) -> LearnedKronecker:
+        return self
+
+
+def angular_grid(array: Array, *, oversampling: float = 1.0) -> Tensor:
+    """Steering vectors on a grid uniform in phase step along each axis, unit norm: [ports, atoms], complex64.
+
+    At oversampling 1 this is an orthonormal (DFT) basis. A dual polarised array gets the grid once for each
+    polarisation. An axis of one element gets one point.
+    """
+    if not 1.0 <= oversampling < math.inf:
+        raise ValueError(f"oversampling must be at least 1, got {oversampling!r}")
+    planar = torch.kron(_phase_grid(array.columns, oversampling), _phase_grid(array.rows, oversampling))
+    polarisations = torch.eye(len(array.slants), dtype=torch.complex128)
+    return torch.kron(polarisations, planar).to(torch.complex64)
+
+
+def delay_grid(frequencies: tuple[float, ...], longest_delay: float, points: int) -> Tensor:
+    """exp(-j2πfτ) for `points` delays from 0 up to `longest_delay`, unit norm: [subcarriers, points], complex64."""
+    if points < 1 or not 0.0 <= longest_delay < math.inf:
+        raise ValueError(f"points and longest_delay must be positive, got {points} and {longest_delay!r}")
+    delays = torch.linspace(0.0, longest_delay, points, dtype=torch.float64)
+    phase = -2 * math.pi * torch.outer(torch.tensor(frequencies, dtype=torch.float64), delays)
+    return torch.polar(torch.full_like(phase, 1 / math.sqrt(len(frequencies))), phase).to(torch.complex64)
+
+
+def angular_dictionary(rx: Array, tx: Array, *, oversampling: float = 1.0, delay: Tensor | None = None) -> KroneckerMap:
+    """The beamspace dictionary of a link, with a delay grid [S, G_d] for a wideband one."""
+    tight = oversampling == 1.0 and delay is None
+    return KroneckerMap(
+        angular_grid(rx, oversampling=oversampling), angular_grid(tx, oversampling=oversampling), delay, tight
+    )
+
+
+def _phase_grid(elements: int, oversampling: float) -> Tensor:
+    """Unit-norm phase ramps with steps spread evenly over (-π, π]: [elements, points]."""
+    points = 1 if elements == 1 else math.ceil(oversampling * elements)
+    steps = 2 * math.pi * (torch.arange(points, dtype=torch.float64) - points // 2) / points
+    centred = torch.arange(elements, dtype=torch.float64) - (elements - 1) / 2
+    phase = torch.outer(centred, steps)
+    return torch.polar(torch.full_like(phase, 1 / math.sqrt(elements)), phase)
+
+
+def _kronecker_product(factors: tuple[Tensor, ...], x: Tensor) -> Tensor:
+    """(F₁ ⊗ F₂ ⊗ …) x, a factor at a time from the fastest index. x: [batch, Π columns] -> [batch, Π rows]."""
+    batch = x.shape[0]
+    sizes = [factor.shape[1] for factor in factors]
+    x = x.reshape(batch, *sizes)
+    for position, factor in enumerate(reversed(factors)):
+        axis = len(factors) - position
+        x = (x.movedim(axis, -1) @ factor.mT).movedim(-1, axis)
+    return x.reshape(batch, -1)
+
+
+def _kron(matrices: list[Tensor]) -> Tensor:
+    product = matrices[0]
+    for matrix in matrices[1:]:
+        product = torch.kron(product, matrix)
+    return product
+
+
+def _real_pairs(matrix: Tensor) -> nn.Parameter:
+    return nn.Parameter(torch.view_as_real(matrix.detach().clone()).contiguous())

@@ -1,0 +1,222 @@
+"""The front end as a linear map: T frames, each a transmit beam f_t and a receive combiner W_t with N_RF chains.
+
+y_t = W_tᴴ(H f_t + n_t). As a map of vec(H) this is Fᵀ ⊗ Wᴴ frame by frame, which is never formed. The noise after
+combining is coloured, σ² W_tᴴW_t; whitening folds the inverse Cholesky factor into the combiner once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import InitVar, dataclass, field
+
+import torch
+from torch import Tensor
+
+from vlista_core.linalg import cholesky
+from vlista_core.linops import LinearMap
+
+
+@dataclass(frozen=True, eq=False)
+class BeamformingMap(LinearMap):
+    """vec(H) -> y. Columns of H are stacked: entry t·N_r + r; y runs frame by frame, chain by chain.
+
+    With S subcarriers the same beams serve each: input k·N_r·N_t + t·N_r + r, output k·T·N_RF + frame·N_RF + chain.
+    """
+
+    transmit: Tensor
+    """f_t as columns: [batch, N_t, T]."""
+    combiner: InitVar[Tensor | None] = None
+    """W_t: [batch, T, N_r, N_RF]; None for a fully digital receiver, W = I, which stores nothing."""
+    whiten: bool = True
+    antennas: int = 0
+    """N_r; needed where combiner is None."""
+    subcarriers: int = 1
+    weights: Tensor | None = field(init=False, repr=False)
+    """What is applied: W_t, or W_t L_t⁻ᴴ after whitening. [batch, T, N_r, N_RF]."""
+    factor: Tensor | None = field(init=False, repr=False)
+    """L_t, lower Cholesky factor of W_tᴴW_t: [batch, T, N_RF, N_RF]; None for W = I."""
+
+    def __post_init__(self, combiner: Tensor | None) -> None:
+        _check_beams(self.transmit, combiner, self.antennas)
+        weights, factor = combiner, None
+        if combiner is not None:
+            factor = cholesky(combiner.mH @ combiner)
+            if self.whiten:  # L⁻¹Wᴴ = (W L⁻ᴴ)ᴴ, and X Lᴴ = W is a triangular system.
+                weights = torch.linalg.solve_triangular(factor.mH, combiner, upper=True, left=False)
+            object.__setattr__(self, "antennas", combiner.shape[2])
+        object.__setattr__(self, "weights", weights)
+        object.__setattr__(self, "factor", factor)
+
+    @classmethod
+    def from_weights(
+        cls,
+        transmit: Tensor,
+        weights: Tensor | None,
+        factor: Tensor | None,
+        *,
+        whiten: bool,
+        antennas: int,
+        subcarriers: int,
+    ) -> BeamformingMap:
+        """A map from what another one stores, without factorising again."""
+        made = object.__new__(cls)
+        values = {"transmit": transmit, "weights": weights, "factor": factor}
+        options = {"whiten": whiten, "antennas": antennas, "subcarriers": subcarriers}
+        for name, value in {**values, **options}.items():
+            object.__setattr__(made, name, value)
+        return made
+
+    @property
+    def frames(self) -> int:
+        """T."""
+        return self.transmit.shape[2]
+
+    @property
+    def chains(self) -> int:
+        """Outputs of one frame: N_RF, or N_r for a fully digital receiver."""
+        return self.antennas if self.weights is None else self.weights.shape[3]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return (
+            self.subcarriers * self.frames * self.chains,
+            self.subcarriers * self.transmit.shape[1] * self.antennas,
+        )
+
+    @property
+    def batch(self) -> int:
+        return self.transmit.shape[0]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.transmit.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.transmit.device
+
+    def apply(self, x: Tensor) -> Tensor:
+        self._check_input("x", x, self.shape[1])
+        return self._forward(x.reshape(self.batch, self.subcarriers, -1, self.antennas)).flatten(1)
+
+    def adjoint(self, y: Tensor) -> Tensor:
+        self._check_input("y", y, self.shape[0])
+        return self._backward(y.reshape(self.batch, self.subcarriers, self.frames, self.chains)).flatten(1)
+
+    def apply_block(self, x: Tensor) -> Tensor:
+        count = x.shape[2]
+        columns = x.expand(self.batch, -1, -1).mT.reshape(self.batch, count * self.subcarriers, -1, self.antennas)
+        return self._forward(columns).reshape(self.batch, count, -1).mT
+
+    def column_norms(self) -> Tensor:
+        power = self.transmit.abs().square()
+        if self.weights is None:
+            norms = power.sum(2).sqrt()[:, :, None].expand(-1, -1, self.antennas)
+        else:
+            norms = (power @ self.weights.abs().square().sum(3)).sqrt()
+        return norms.flatten(1).repeat(1, self.subcarriers)
+
+    def gram(self) -> Tensor:
+        """A Aᴴ without A: the entry of chains c of frame t and c' of t' is (f_tᵀf_t'*)·(w_tcᴴ w_t'c')."""
+        beams = self.transmit.mT @ self.transmit.conj()
+        if self.weights is None:
+            identity = torch.eye(self.antennas, dtype=self.dtype, device=self.device)
+            one = torch.einsum("bst,rc->bsrtc", beams, identity)
+        else:
+            columns = self.weights.movedim(2, 1).flatten(2)
+            shape = (self.batch, self.frames, self.chains, self.frames, self.chains)
+            one = (columns.mH @ columns).reshape(shape) * beams[:, :, None, :, None]
+        one = one.reshape(self.batch, self.frames * self.chains, -1)
+        return self._on_every_subcarrier(one)
+
+    def combine(self, received: Tensor) -> Tensor:
+        """W_tᴴ r_t for what arrives at the antennas, such as noise. received: [batch, S·T·N_r] -> [batch, S·T·N_RF]."""
+        if self.weights is None:
+            return received
+        return self._combined(received.reshape(self.batch, self.subcarriers, self.frames, self.antennas)).flatten(1)
+
+    def noise_covariance(self) -> Tensor:
+        """Covariance of the output noise over σ², a block a frame: [batch, T, N_RF, N_RF]; I after whitening."""
+        if self.factor is not None and not self.whiten:
+            return self.combined_covariance()
+        identity = torch.eye(self.chains, dtype=self.dtype, device=self.device)
+        return identity.expand(self.batch, self.frames, -1, -1)
+
+    def combined_covariance(self) -> Tensor:
+        """W_tᴴW_t, the covariance over σ² of the noise that the combiners of each frame let through.
+
+        -> [batch, T, N_RF, N_RF]. The frames are independent of each other.
+        """
+        if self.factor is None:
+            return torch.eye(self.chains, dtype=self.dtype, device=self.device).expand(self.batch, self.frames, -1, -1)
+        return self.factor @ self.factor.mH
+
+    def materialize(self) -> Tensor:
+        if self.weights is None:
+            identity = torch.eye(self.antennas, dtype=self.dtype, device=self.device)
+            one = torch.einsum("bnt,rc->btcnr", self.transmit, identity)
+        else:
+            one = torch.einsum("bnt,btrc->btcnr", self.transmit, self.weights.conj())
+        return self._on_every_subcarrier(one.reshape(self.batch, self.frames * self.chains, -1))
+
+    def _on_every_subcarrier(self, one: Tensor) -> Tensor:
+        """I_S ⊗ one: [batch, m, n] -> [batch, S·m, S·n]."""
+        if self.subcarriers == 1:
+            return one
+        across = torch.eye(self.subcarriers, dtype=self.dtype, device=self.device)
+        rows, columns = (self.subcarriers * size for size in one.shape[1:])
+        return torch.einsum("kl,bmn->bkmln", across, one).reshape(self.batch, rows, columns)
+
+    def select(self, index: Tensor) -> BeamformingMap:
+        return self._with(lambda tensor: tensor[index])
+
+    def to(self, device: torch.device | str) -> BeamformingMap:
+        return self._with(lambda tensor: tensor.to(device))
+
+    def _with(self, change: Callable[[Tensor], Tensor]) -> BeamformingMap:
+        return BeamformingMap.from_weights(
+            change(self.transmit),
+            None if self.weights is None else change(self.weights),
+            None if self.factor is None else change(self.factor),
+            whiten=self.whiten,
+            antennas=self.antennas,
+            subcarriers=self.subcarriers,
+        )
+
+    def _forward(self, h: Tensor) -> Tensor:
+        """H f_t, then W_tᴴ. h: [batch, k, N_t, N_r] -> [batch, k, T, N_RF]."""
+        arriving = self.transmit.mT[:, None] @ h
+        return arriving if self.weights is None else self._combined(arriving)
+
+    def _combined(self, arriving: Tensor) -> Tensor:
+        """[batch, k, T, N_r] -> [batch, k, T, N_RF]."""
+        if self.weights is None:
+            return arriving
+        return (arriving.transpose(1, 2) @ self.weights.conj()).transpose(1, 2)
+
+    def _backward(self, y: Tensor) -> Tensor:
+        """[batch, k, T, N_RF] -> [batch, k, N_t, N_r]."""
+        spread = y if self.weights is None else (y.transpose(1, 2) @ self.weights.mT).transpose(1, 2)
+        return self.transmit.conj()[:, None] @ spread
+
+
+def _check_beams(transmit: Tensor, combiner: Tensor | None, antennas: int) -> None:
+    if transmit.ndim != 3 or not transmit.is_complex():
+        raise ValueError(f"transmit must be complex [batch, N_t, T], got {transmit.dtype} {[*transmit.shape]}")
+    if combiner is None:
+        if antennas < 1:
+            raise ValueError(
+                f"antennas must be the number of receive antennas where combiner is None, got {antennas!r}"
+            )
+        return
+    if combiner.ndim != 4 or combiner.shape[0] != transmit.shape[0] or combiner.shape[1] != transmit.shape[2]:
+        expected = f"[{transmit.shape[0]}, {transmit.shape[2]}, N_r, N_RF]"
+        raise ValueError(f"combiner must have shape {expected} to match transmit, got {[*combiner.shape]}")
+    if combiner.shape[3] > combiner.shape[2]:
+        raise ValueError(
+            f"combiner must have no more chains than antennas, got {combiner.shape[3]} of {combiner.shape[2]}"
+        )
+    if combiner.dtype != transmit.dtype:
+        raise ValueError(f"combiner and transmit must have the same dtype, got {combiner.dtype} and {transmit.dtype}")
+    if antennas not in (0, combiner.shape[2]):
+        raise ValueError(f"antennas must be {combiner.shape[2]} to match combiner, got {antennas}")

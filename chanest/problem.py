@@ -1,0 +1,175 @@
+"""From a scenario to samples: y = Φ vec(H) + n with fresh beams, noise and channel for every sample."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypedDict
+
+import torch
+from torch import Tensor
+
+from chanest.arrays import Array
+from chanest.beams import draw_beams, draw_combiners
+from chanest.channels.blocks import in_blocks
+from chanest.channels.rays import Rays
+from chanest.channels.source import Backend, ChannelSource
+from chanest.channels.store import ChannelFile, cached_channels
+from chanest.dictionaries import KroneckerMap, angular_dictionary, delay_grid
+from chanest.frontend import BeamformingMap
+from chanest.scenario import Scenario
+from vlista_core.draws import Split, sample_generators
+from vlista_core.problems import Batch, Problem, check_count
+
+
+class MapOptions(TypedDict):
+    """What all maps of a scenario share."""
+
+    whiten: bool
+    antennas: int
+    subcarriers: int
+
+
+@dataclass(frozen=True)
+class ChannelBatch(Batch):
+    """Samples of a scenario; signal = vec(H), entry k·N_t·N_r + t·N_r + r, and the rays behind it."""
+
+    rays: Rays | None = None
+
+    def matrices(self) -> Tensor:
+        """H as matrices: [batch, subcarriers, N_r, N_t]."""
+        if not isinstance(self.phi, BeamformingMap):
+            raise ValueError(f"phi must be a BeamformingMap to tell the shape of H, got {type(self.phi).__name__}")
+        return unvec(self.signal, self.phi.antennas, self.phi.subcarriers)
+
+
+def unvec(signal: Tensor, antennas: int, subcarriers: int = 1) -> Tensor:
+    """vec(H) back to matrices. signal: [batch, S·N_t·N_r] -> [batch, S, N_r, N_t]."""
+    return signal.reshape(signal.shape[0], subcarriers, -1, antennas).mT
+
+
+class ChannelProblem(Problem):
+    """A scenario as a distribution of (vec(H), Φ, y).
+
+    `stored` files are read in place of generating where they hold the samples asked for; the bytes are the same.
+    """
+
+    def __init__(
+        self, scenario: Scenario, *, backend: Backend = "factored", stored: tuple[ChannelFile, ...] = ()
+    ) -> None:
+        self.scenario = scenario
+        self.source: ChannelSource = scenario.source(backend)
+        self.stored = stored
+        for file in stored:
+            file.check_scenario(scenario)
+
+    def cached(self, *splits: Split) -> ChannelProblem:
+        """The same problem with the data sets of these splits in the cache directory, generated if need be."""
+        files = tuple(cached_channels(self.scenario, split=split) for split in splits)
+        return ChannelProblem(self.scenario, backend=self.source.backend, stored=(*self.stored, *files))
+
+    @property
+    def arrays(self) -> tuple[Array, Array]:
+        """Receive and transmit array."""
+        return self.source.rx, self.source.tx
+
+    @property
+    def subcarriers(self) -> int:
+        """S, one for a narrowband scenario."""
+        return len(self.source.frequencies or (0.0,))
+
+    @property
+    def signal_length(self) -> int:
+        return math.prod(self.source.shape)
+
+    @property
+    def measurements(self) -> int:
+        frontend = self.scenario.frontend
+        return self.subcarriers * frontend.frames * (frontend.chains or self.source.rx.ports)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.complex64
+
+    def dictionary(self, *, oversampling: float = 1.0) -> KroneckerMap:
+        """The angular dictionary of the scenario's arrays, with a delay grid for a wideband scenario.
+
+        Delays are spaced by the inverse of the bandwidth over `oversampling`, up to half the symbol length.
+        """
+        return angular_dictionary(*self.arrays, oversampling=oversampling, delay=self._delay_grid(oversampling))
+
+    def _delay_grid(self, oversampling: float) -> Tensor | None:
+        frequencies = self.source.frequencies
+        if frequencies is None:
+            return None
+        if len(frequencies) == 1:
+            return torch.ones(1, 1, dtype=self.dtype)
+        points = math.ceil(oversampling * len(frequencies) / 2)
+        bandwidth = len(frequencies) * (frequencies[1] - frequencies[0])
+        return delay_grid(frequencies, (points - 1) / (oversampling * bandwidth), points)
+
+    def sample(
+        self, count: int, *, seed: int, split: Split = "test", start: int = 0, snr_db: float | None = None
+    ) -> ChannelBatch:
+        """See Problem. snr_db None draws each sample's SNR uniformly from the scenario's range."""
+        check_count("count", count)
+        check_count("start", start, least=0)
+        if snr_db is not None and not math.isfinite(snr_db):
+            raise ValueError(f"snr_db must be a finite number or None, got {snr_db!r}")
+
+        def block(indices: range) -> tuple[Tensor, ...]:
+            h, rays = self._channels(indices, seed, split)
+            return (*self._measure(h, indices, seed, split, snr_db), *rays.tensors())
+
+        signal, y, noise_var, transmit, weights, factor, *rays = in_blocks(start, count, block)
+        digital = self.scenario.frontend.chains == 0
+        phi = BeamformingMap.from_weights(
+            transmit, None if digital else weights, None if digital else factor, **self._map_options
+        )
+        return ChannelBatch(signal, y, phi, noise_var, rays=Rays(*rays))
+
+    @cached_property
+    def _map_options(self) -> MapOptions:
+        return {
+            "whiten": self.scenario.frontend.whiten,
+            "antennas": self.source.rx.ports,
+            "subcarriers": self.subcarriers,
+        }
+
+    def _channels(self, indices: range, seed: int, split: Split) -> tuple[Tensor, Rays]:
+        for file in self.stored:
+            if file.holds(indices, seed, split):
+                return file.read(indices)
+        rays = self.source.rays(indices, seed=seed, split=split)
+        return self.source.matrices(rays), rays
+
+    def _measure(self, h: Tensor, indices: range, seed: int, split: Split, snr_db: float | None) -> tuple[Tensor, ...]:
+        """signal, y, noise_var and what Φ stores, for the channels of one block."""
+        frontend, batch = self.scenario.frontend, len(indices)
+        generators = sample_generators(seed, split, indices, "measurement")
+        rx, tx = self.arrays
+        low, high = self.scenario.snr_db if snr_db is None else (snr_db, snr_db)
+        snr = torch.stack([low + (high - low) * torch.rand((), generator=generator) for generator in generators])
+        transmit = torch.stack(
+            [draw_beams(frontend.beams, tx, frontend.frames, bits=frontend.bits, generator=g) for g in generators]
+        )
+        combiner = None
+        if frontend.chains:
+            combiner = torch.stack(
+                [
+                    draw_combiners(
+                        frontend.combiners, rx, frontend.frames, frontend.chains, bits=frontend.bits, generator=g
+                    )
+                    for g in generators
+                ]
+            )
+        phi = BeamformingMap(transmit, combiner, **self._map_options)
+        noise_var = 10 ** (-snr / 10)
+        length = self.subcarriers * frontend.frames * rx.ports
+        noise = torch.stack([torch.randn(length, dtype=self.dtype, generator=g) for g in generators])
+        signal = h.mT.reshape(batch, -1)
+        y = phi.apply(signal) + phi.combine(noise_var.sqrt()[:, None] * noise)
+        nothing = torch.empty(batch, 0)
+        weights, factor = (nothing if tensor is None else tensor for tensor in (phi.weights, phi.factor))
+        return signal, y, noise_var, transmit, weights, factor

@@ -1,0 +1,222 @@
+"""A scenario file: arrays, channel, front end, SNR range and data-set sizes, checked when read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import tomllib
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from chanest.arrays import Array, Pattern, Polarization
+from chanest.beams import BeamKind
+from chanest.channels.cdl import CdlSource
+from chanest.channels.paths import PathSource
+from chanest.channels.power import Sector
+from chanest.channels.source import DRAWS, Backend, ChannelSource, Direction
+from chanest.channels.tables import CdlModel
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class ArraySection(_Section):
+    """An array and the orientations it may take, in wavelengths and degrees."""
+
+    rows: int = Field(ge=1, le=1024)
+    columns: int = Field(ge=1, le=1024)
+    spacing: float = Field(default=0.5, gt=0)
+    polarization: Polarization = "V"
+    pattern: Pattern = "omni"
+    yaw: float = 0.0
+    yaw_spread: float = Field(default=0.0, ge=0, le=180)
+    tilt: float = Field(default=0.0, ge=-90, le=90)
+    tilt_spread: float = Field(default=0.0, ge=0, le=90)
+
+    def array(self) -> Array:
+        """The geometry."""
+        return Array(self.rows, self.columns, self.spacing, self.spacing, self.polarization, self.pattern)
+
+    def sector(self) -> Sector:
+        """The orientations, in radians."""
+        return Sector(*(math.radians(value) for value in (self.yaw, self.yaw_spread, self.tilt, self.tilt_spread)))
+
+
+class CdlSection(_Section):
+    """CDL models (one, or an equal mixture); seconds, hertz, m/s. One subcarrier means the narrowband sum of taps."""
+
+    kind: Literal["cdl"] = "cdl"
+    models: tuple[CdlModel, ...] = Field(default=("C",), min_length=1, strict=False)
+    carrier: float = Field(default=28e9, gt=0)
+    delay_spread: float = Field(default=100e-9, ge=0)
+    direction: Direction = "downlink"
+    random_los_phase: bool = True
+    speed: tuple[float, float] = Field(default=(0.0, 0.0), strict=False)
+    frames: int = Field(default=1, ge=1)
+    frame_interval: float = Field(default=0.0, ge=0)
+    subcarriers: int = Field(default=1, ge=1)
+    subcarrier_spacing: float = Field(default=120e3, gt=0)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if not 0.0 <= self.speed[0] <= self.speed[1]:
+            raise ValueError(f"speed must be [least, largest] with 0 <= least <= largest, got {list(self.speed)}")
+        return self
+
+    def frequencies(self) -> tuple[float, ...] | None:
+        """Subcarriers around the carrier, or None for a narrowband channel."""
+        first = -(self.subcarriers // 2)
+        if self.subcarriers == 1:
+            return None
+        return tuple(self.subcarrier_spacing * (first + k) for k in range(self.subcarriers))
+
+
+class PathSection(_Section):
+    """Plain paths through a pulse of `taps` samples, on all subcarriers of the band."""
+
+    kind: Literal["paths"]
+    paths: int = Field(default=4, ge=1)
+    taps: int = Field(default=4, ge=1)
+    rolloff: float = Field(default=0.8, ge=0, le=1)
+    carrier: float = Field(default=60e9, gt=0)
+    direction: Direction = "downlink"
+    subcarriers: int = Field(default=16, ge=1)
+    subcarrier_spacing: float = Field(default=120e3, gt=0)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.subcarriers < self.taps:
+            raise ValueError(f"subcarriers must be at least taps = {self.taps}, got {self.subcarriers}")
+        return self
+
+    def frequencies(self) -> tuple[float, ...]:
+        """Subcarriers from zero up: those of a DFT of the symbol."""
+        return tuple(self.subcarrier_spacing * k for k in range(self.subcarriers))
+
+
+class FrontendSection(_Section):
+    """Training: frames of one transmit beam each, and a receiver of `chains` RF chains (0: fully digital)."""
+
+    frames: int = Field(ge=1)
+    beams: BeamKind = "quantised"
+    bits: int = Field(default=2, ge=1, le=16)
+    chains: int = Field(default=0, ge=0)
+    combiners: BeamKind = "quantised"
+    whiten: bool = True
+
+
+class DataSection(_Section):
+    """Sizes of the stored splits and the seed of all of them."""
+
+    seed: int = Field(default=0, ge=0)
+    train: int = Field(default=50_000, ge=1)
+    validation: int = Field(default=2_000, ge=1)
+    test: int = Field(default=2_000, ge=1)
+
+
+class Scenario(_Section):
+    """A named set-up."""
+
+    name: str = Field(min_length=1)
+    description: str = ""
+    bs: ArraySection
+    ue: ArraySection
+    channel: CdlSection | PathSection = Field(default=CdlSection(), discriminator="kind")
+    frontend: FrontendSection
+    snr_db: tuple[float, float] = Field(default=(-10.0, 30.0), strict=False)
+    data: DataSection = DataSection()
+
+    @field_validator("channel", mode="before")
+    @classmethod
+    def _cdl_unless_said(cls, value: object) -> object:
+        return {"kind": "cdl", **value} if isinstance(value, dict) else value
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.snr_db[0] > self.snr_db[1]:
+            raise ValueError(f"snr_db must be [lowest, highest] with lowest <= highest, got {list(self.snr_db)}")
+        source = self.source()
+        if self.frontend.chains > source.rx.ports:
+            allowed = f"at most {source.rx.ports}, the receive antennas"
+            raise ValueError(f"frontend.chains must be {allowed}, got {self.frontend.chains}")
+        if self.frontend.beams == "dft" and self.frontend.frames > source.tx.ports:
+            allowed = f"at most {source.tx.ports}, the size of the DFT codebook"
+            raise ValueError(f"frontend.frames must be {allowed}, got {self.frontend.frames}")
+        return self
+
+    def source(self, backend: Backend = "factored") -> ChannelSource:
+        """The distribution of channels."""
+        channel, bs, ue = self.channel, self.bs.array(), self.ue.array()
+        if isinstance(channel, PathSection):
+            return PathSource(
+                bs, ue, channel.carrier, channel.direction, channel.frequencies(), backend=backend,
+                paths=channel.paths, pulse_taps=channel.taps, rolloff=channel.rolloff,
+                symbol_time=1 / (channel.subcarriers * channel.subcarrier_spacing),
+            )  # fmt: skip
+        return CdlSource(
+            bs, ue, channel.carrier, channel.direction, channel.frequencies(), channel.frames, channel.frame_interval,
+            backend, models=channel.models, delay_spread=channel.delay_spread, bs_sector=self.bs.sector(),
+            ue_sector=self.ue.sector(), random_los_phase=channel.random_los_phase, speed=channel.speed,
+        )  # fmt: skip
+
+    def channel_hash(self) -> str:
+        """A name for everything that decides the channels (not the front end, the SNR or the sizes): 16 hex digits."""
+        sections: dict[str, BaseModel] = {"bs": self.bs, "ue": self.ue, "channel": self.channel}
+        parts = {name: section.model_dump(mode="json") for name, section in sections.items()}
+        return hashlib.sha256(json.dumps([DRAWS, parts], sort_keys=True).encode()).hexdigest()[:16]
+
+
+def scenario_names() -> list[str]:
+    """The shipped scenarios."""
+    return sorted(path.stem for path in _folder().glob("*.toml"))
+
+
+def load_scenario(name: str | Path) -> Scenario:
+    """A shipped scenario by name, or one from a TOML file by path; ValueError with file, key and value if it is bad."""
+    path = Path(name)
+    if path.suffix != ".toml" and path.name == str(name):
+        path = _folder() / f"{name}.toml"
+        if not path.is_file():
+            raise ValueError(
+                f"{name}: no such scenario; give one of {', '.join(scenario_names())} or the path of a .toml file"
+            )
+    if not path.is_file():
+        raise ValueError(f"{path}: no such scenario file")
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        return Scenario.model_validate({"name": path.stem, **content})
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: not a TOML file: {error}") from None
+    except ValidationError as error:
+        raise ValueError(f"{path}: {_one_line(error)}") from None
+
+
+def _one_line(error: ValidationError) -> str:
+    """Every problem of a file in one line: key, what is wrong or allowed, what came."""
+    problems = []
+    for problem in error.errors():
+        loc = problem["loc"]
+        tagged = loc[0] == "channel" and len(loc) > 1 if loc else False
+        key = ".".join(str(part) for part in (loc[:1] + loc[2:] if tagged else loc))
+        if problem["type"] == "extra_forbidden":
+            problems.append(f"{key} = {problem['input']!r}: unknown key")
+        elif problem["type"] == "value_error":
+            problems.append(f"{key}: {problem['ctx']['error']}" if key else str(problem["ctx"]["error"]))
+        elif problem["type"] == "missing":
+            problems.append(f"{key}: missing")
+        else:
+            problems.append(f"{key} = {problem['input']!r}: {problem['msg'][0].lower()}{problem['msg'][1:]}")
+    return "; ".join(problems)
+
+
+def _folder() -> Path:
+    """Inside the package when installed from a wheel, beside it in a checkout."""
+    package = Path(__file__).resolve().parent
+    for folder in (package / "scenarios", package.parent / "scenarios"):
+        if folder.is_dir():
+            return folder
+    raise ValueError("the shipped scenarios were not found; reinstall the package")
