@@ -6,12 +6,15 @@ The signal index is k·N_t·N_r + t·N_r + r, as in `chanest.frontend`; the code
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Self, cast
 
 import torch
 from torch import Tensor, nn
 
 from chanest.arrays import Array
+from vlista_core.dictionaries import DTYPES, LEARNED_MAPS, Json, LearnedMap
 from vlista_core.linops import LinearMap
 
 
@@ -102,11 +105,17 @@ class KroneckerMap(LinearMap):
         return self
 
     def to(self, device: torch.device | str) -> KroneckerMap:
-        delay = None if self.delay is None else self.delay.to(device)
-        return KroneckerMap(self.rx.to(device), self.tx.to(device), delay, self.rows_orthonormal)
+        return self._with(lambda factor: factor.to(device))
+
+    def cast(self, dtype: torch.dtype) -> KroneckerMap:
+        return self._with(lambda factor: factor.to(dtype))
+
+    def _with(self, change: Callable[[Tensor], Tensor]) -> KroneckerMap:
+        delay = None if self.delay is None else change(self.delay)
+        return KroneckerMap(change(self.rx), change(self.tx), delay, self.rows_orthonormal)
 
 
-class LearnedKronecker(nn.Module, LinearMap):
+class LearnedKronecker(LearnedMap):
     """A KroneckerMap whose complex factors are parameters, stored as real pairs."""
 
     def __init__(self, start: KroneckerMap) -> None:
@@ -119,53 +128,30 @@ class LearnedKronecker(nn.Module, LinearMap):
         self.delay_weight = None if start.delay is None else _real_pairs(start.delay)
 
     def frozen(self) -> KroneckerMap:
-        """The dictionary as it is now, as a plain map that shares the parameters."""
         delay = None if self.delay_weight is None else torch.view_as_complex(self.delay_weight)
         return KroneckerMap(torch.view_as_complex(self.rx_weight), torch.view_as_complex(self.tx_weight), delay)
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self.frozen().shape
+    def configuration(self) -> dict[str, Json]:
+        factors = {"rx": self.rx_weight, "tx": self.tx_weight, "delay": self.delay_weight}
+        shapes: dict[str, Json] = {
+            name: None if weight is None else [int(size) for size in weight.shape[:2]]
+            for name, weight in factors.items()
+        }
+        return {**shapes, "dtype": str(self.dtype).removeprefix("torch.")}
 
-    @property
-    def batch(self) -> None:
-        return None
+    @classmethod
+    def from_configuration(cls, configuration: dict[str, Json]) -> Self:
+        dtype = DTYPES[str(configuration["dtype"])]
+        shapes = (configuration["rx"], configuration["tx"], configuration["delay"])
+        rx, tx, delay = (
+            None if shape is None else torch.zeros(cast(list[int], shape), dtype=dtype) for shape in shapes
+        )
+        if rx is None or tx is None:
+            raise ValueError("a Kronecker dictionary needs the shapes of both antenna factors, got None")
+        return cls(KroneckerMap(rx, tx, delay))
 
-    @property
-    def dtype(self) -> torch.dtype:
-        return torch.view_as_complex(self.rx_weight).dtype
 
-    @property
-    def device(self) -> torch.device:
-        return self.rx_weight.device
-
-    # nn.Module.apply visits submodules; Ψx is what a map's apply means.
-    def apply(self, x: Tensor) -> Tensor:  # type: ignore[override]
-        return self.frozen().apply(x)
-
-    def adjoint(self, y: Tensor) -> Tensor:
-        return self.frozen().adjoint(y)
-
-    def apply_block(self, x: Tensor) -> Tensor:
-        return self.frozen().apply_block(x)
-
-    def columns(self, index: Tensor) -> Tensor:
-        return self.frozen().columns(index)
-
-    def column_norms(self) -> Tensor:
-        return self.frozen().column_norms()
-
-    def gram(self) -> Tensor:
-        return self.frozen().gram()
-
-    def spectral_norm(self, *, iterations: int = 200, tolerance: float = 1e-4) -> Tensor:
-        return self.frozen().spectral_norm(iterations=iterations, tolerance=tolerance)
-
-    def materialize(self) -> Tensor:
-        return self.frozen().materialize()
-
-    def select(self, index: Tensor) -> LearnedKronecker:
-        return self
+LEARNED_MAPS["LearnedKronecker"] = LearnedKronecker
 
 
 def angular_grid(array: Array, *, oversampling: float = 1.0) -> Tensor:

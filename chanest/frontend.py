@@ -173,6 +173,9 @@ class BeamformingMap(LinearMap):
     def to(self, device: torch.device | str) -> BeamformingMap:
         return self._with(lambda tensor: tensor.to(device))
 
+    def cast(self, dtype: torch.dtype) -> BeamformingMap:
+        return self._with(lambda tensor: tensor.to(dtype))
+
     def _with(self, change: Callable[[Tensor], Tensor]) -> BeamformingMap:
         return BeamformingMap.from_weights(
             change(self.transmit),

@@ -1,4 +1,7 @@
-"""Dictionaries Ψ: [n, atoms], signal = Ψ code. Fixed ones are orthonormal where they can be; all are LinearMaps."""
+"""Dictionaries Ψ: [n, atoms], signal = Ψ code. Fixed ones are orthonormal where they can be; all are LinearMaps.
+
+pywavelets, SciPy and scikit-learn are imported where they are used: a network needs none of them.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,8 @@ from abc import abstractmethod
 from typing import Self, cast
 
 import numpy as np
-import pywt
 import torch
 from numpy.typing import NDArray
-from scipy.fft import dct as scipy_dct
-from sklearn.decomposition import MiniBatchSparsePCA
 from torch import Tensor, nn
 
 from vlista_core.linops import DenseMap, IdentityMap, LinearMap
@@ -33,6 +33,8 @@ def canonical(length: int, dtype: torch.dtype = torch.float32) -> IdentityMap:
 
 def dct(height: int, width: int, dtype: torch.dtype = torch.float32) -> DenseMap:
     """Orthonormal two-dimensional cosine basis for images stacked row by row: [h·w, h·w]."""
+    from scipy.fft import dct as scipy_dct
+
     vertical, horizontal = (scipy_dct(np.eye(size), norm="ortho", axis=0).T for size in (height, width))
     return DenseMap(torch.from_numpy(np.kron(vertical, horizontal)).to(dtype), rows_orthonormal=True)
 
@@ -45,6 +47,8 @@ def wavelet(
     Each level splits the approximation in both directions. A side of odd length keeps its last entry among the
     approximations, which leaves the basis orthonormal at every size. `levels` None goes on while a side has 8 or more.
     """
+    import pywt
+
     if name not in pywt.wavelist(kind="discrete") or not pywt.Wavelet(name).orthogonal:
         raise ValueError(f"name must be an orthogonal wavelet of pywavelets such as haar, db4 or sym4, got {name!r}")
     if levels is not None and levels < 1:
@@ -70,6 +74,8 @@ def sparse_pca(images: Tensor, atoms: int, *, alpha: float = 0.01, iterations: i
         raise ValueError(f"images must be [samples, n] with at least two samples, got {[*images.shape]}")
     if not atoms >= 2:
         raise ValueError(f"atoms must be at least 2, got {atoms}")
+    from sklearn.decomposition import MiniBatchSparsePCA
+
     values: NDArray[np.float64] = images.double().cpu().numpy()
     model = MiniBatchSparsePCA(n_components=atoms - 1, alpha=alpha, max_iter=iterations, random_state=seed)
     components = np.vstack([values.mean(axis=0), model.fit(values).components_])
@@ -130,8 +136,14 @@ class LearnedMap(nn.Module, LinearMap):
     def column_norms(self) -> Tensor:
         return self.frozen().column_norms()
 
+    def gram(self) -> Tensor:
+        return self.frozen().gram()
+
     def materialize(self) -> Tensor:
         return self.frozen().materialize()
+
+    def cast(self, dtype: torch.dtype) -> LinearMap:
+        return self.frozen().cast(dtype)
 
     def select(self, index: Tensor) -> LearnedMap:
         return self
@@ -182,6 +194,8 @@ LEARNED_MAPS: dict[str, type[LearnedMap]] = {"LearnedDictionary": LearnedDiction
 
 def _analysis_matrix(size: int, name: str) -> NDArray[np.float64]:
     """One level of the periodised transform of `size` samples, approximations first: orthonormal [size, size]."""
+    import pywt
+
     even = size - size % 2
     approximation, detail = pywt.dwt(np.eye(even), name, mode="periodization", axis=0)
     matrix = np.zeros((size, size))

@@ -100,6 +100,17 @@ def check_kept(case: MapCase, dtype: torch.dtype) -> None:
         )
 
 
+def check_cast(case: MapCase, dtype: torch.dtype) -> None:
+    """The map in single precision is the same map, of that dtype."""
+    a = case.make(dtype)
+    single = torch.complex64 if dtype.is_complex else torch.float32
+    x, _ = _vectors(a)
+    got, expected = a.cast(single).apply(x.to(single)), a.apply(x)
+    assert got.dtype == single, f"{case.name}: cast gave {got.dtype}"
+    gap = float(((got - expected).abs().max() / expected.abs().max()).detach())
+    assert gap <= 1e-5, f"{case.name}: cast differs by {gap:.1e}"
+
+
 def check_gradient(case: MapCase, dtype: torch.dtype) -> None:
     """The gradient of ‖Ax‖² with respect to x is 2AᴴAx, so that networks can be trained through the map."""
     a = case.make(dtype)
@@ -138,6 +149,7 @@ MAP_CHECKS: tuple[Callable[[MapCase, torch.dtype], None], ...] = (
     check_spectral_norm,
     check_select,
     check_kept,
+    check_cast,
     check_gradient,
     check_bad_input,
 )

@@ -1,0 +1,194 @@
+"""VLISTA (the paper's Algorithm 2): a posterior over the dictionary of every sample and layer, A-DLISTA as the likelihood.
+
+Ψ_t ~ q(Ψ_t | x_{t-1}, y, Φ), x_t = A-DLISTA layer with Ψ_t, s_t = D x_t with one learned decoder D. Training maximises
+    ELBO = Σ_t E log N(s | s_t, δ²) - Σ_{t≥2} E KL(q(Ψ_t) ‖ p(Ψ_t | Ψ_{t-1})) - KL(q(Ψ_1) ‖ N(0, 1)).
+Images have no true code, so the likelihood acts on the signal. The prior is not used at inference.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from vlista_core.dictionaries import LearnedMap
+from vlista_core.estimate import Estimate, Measurement
+from vlista_core.linops import DenseMap, LinearMap
+from vlista_core.models.adlista import LikelihoodBlock, build_augmentation
+from vlista_core.models.augmentation import Kind
+from vlista_core.models.base import UnfoldedModel
+from vlista_core.models.distributions import FAMILIES, DictionaryDistribution, standard_gaussian
+from vlista_core.models.dlista import check_length
+from vlista_core.models.posterior import Posterior
+from vlista_core.models.prior import Prior
+from vlista_core.problems import Batch, check_count
+
+
+@dataclass(frozen=True)
+class Elbo:
+    """The two parts of the bound, each [batch]: the expected log likelihood and the sum of the divergences."""
+
+    log_likelihood: Tensor
+    divergence: Tensor
+
+    def value(self, divergence_weight: float = 1.0) -> Tensor:
+        """[batch]."""
+        return self.log_likelihood - divergence_weight * self.divergence
+
+
+class VLISTA(UnfoldedModel):
+    """Sparse recovery with a distribution over dictionaries.
+
+    `anchored=False` is the paper's posterior, whose mean comes from the network alone. `anchored=True` is ours: the mean is the
+    decoder D plus the network's correction, at no further weights, so that a sample starts from what all samples share.
+    """
+
+    def __init__(
+        self,
+        dictionary: LearnedMap,
+        measurements: int,
+        *,
+        layers: int = 3,
+        augmentation: Kind = "paper",
+        anchored: bool = False,
+        noise: float = 0.1,
+        divergence_weight: float = 1e-3,
+        draws: int = 1,
+        prior_width: int = 32,
+        family: str = "gaussian",
+        deviation: float = 0.01,
+        step: float | None = None,
+        threshold: float | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        """dictionary: where the decoder D [n, b] starts; measurements: m; noise: δ of the likelihood; draws: Monte Carlo
+        samples of the ELBO; family: of the distributions, a name in FAMILIES; deviation: where the posterior's deviations
+        start; step, threshold: as in ADLISTA."""
+        super().__init__()
+        for name, value in (("measurements", measurements), ("layers", layers), ("draws", draws)):
+            check_count(name, value)
+        if not noise > 0:
+            raise ValueError(f"noise must be positive, got {noise}")
+        if family not in FAMILIES:
+            raise ValueError(f"family must be one of {', '.join(FAMILIES)}, got {family!r}")
+        self.remember(
+            dictionary=dictionary,
+            measurements=measurements,
+            layers=layers,
+            augmentation=augmentation,
+            anchored=anchored,
+            noise=noise,
+            divergence_weight=divergence_weight,
+            draws=draws,
+            prior_width=prior_width,
+            family=family,
+        )
+        weights = generator if generator is not None else torch.Generator().manual_seed(0)
+        self.layers, self.anchored, self.draws, self.measurements = layers, anchored, draws, measurements
+        self.noise, self.divergence_weight = noise, divergence_weight
+        self.decoder = dictionary
+        n, atoms = dictionary.shape
+        is_complex = dictionary.dtype.is_complex
+        self.augmentation = build_augmentation(augmentation, layers, is_complex, step, threshold, weights)
+        spread = 0.01 if anchored else n**-0.5
+        self.posterior = Posterior(
+            measurements, n, atoms, FAMILIES[family], weights, is_complex=is_complex, deviation=deviation, spread=spread
+        )
+        self.prior = Prior(prior_width, FAMILIES[family], weights, is_complex=is_complex)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.decoder.dtype
+
+    def forward(self, y: Tensor, phi: LinearMap, noise_var: Tensor) -> Estimate:
+        """The estimate with the mean of the posterior for a dictionary in every layer: no sampling."""
+        signals, code, _, _ = self._run(y, phi, noise_var, None)
+        return Estimate(signals[-1], code, trajectory=tuple(signals))
+
+    def estimate(
+        self, y: Tensor, phi: LinearMap | Tensor, noise_var: Tensor | float, *, n_samples: int = 0, seed: int = 0
+    ) -> Estimate:
+        """With n_samples = S: the mean of S reconstructions, each with its own dictionaries, their variance and themselves.
+
+        The noise of a draw is a function of (seed, draw, layer) and the same for every sample of a batch, so that an estimate
+        does not depend on what else is in the batch. S = 0 takes the mean dictionaries and gives no variance.
+        """
+        if n_samples == 0:
+            return super().estimate(y, phi, noise_var)
+        check_count("n_samples", n_samples, least=2)
+        measured = Measurement.checked(y, phi, noise_var)
+        self._check_fit(measured)
+        with torch.no_grad():
+            draws = []
+            for draw in range(n_samples):
+                generator = torch.Generator().manual_seed(seed * 1_000_003 + draw)
+                shape = (1, *self.decoder.shape)
+                noise = [torch.randn(shape, generator=generator, dtype=self.dtype) for _ in range(self.layers)]
+                draws.append(self._run(measured.y, measured.phi, measured.noise_var, noise)[0][-1])
+            samples = torch.stack(draws)
+            mean = samples.mean(0)
+            variance = (samples - mean).abs().square().sum(0) / (n_samples - 1)
+        return Estimate(mean, variance=variance, samples=samples)
+
+    def elbo(self, batch: Batch, generator: torch.Generator) -> Elbo:
+        """The bound of each sample, without a weight on the divergence; `draws` trajectories are averaged."""
+        likelihood = torch.zeros_like(batch.noise_var)
+        divergence = torch.zeros_like(batch.noise_var)
+        shape = (len(batch), *self.decoder.shape)
+        for _ in range(self.draws):
+            noise = [
+                torch.randn(shape, generator=generator, dtype=self.dtype, device=generator.device).to(batch.y.device)
+                for _ in range(self.layers)
+            ]
+            signals, _, posteriors, dictionaries = self._run(batch.y, batch.phi, batch.noise_var, noise)
+            for signal in signals:
+                likelihood = likelihood + gaussian_log_likelihood(batch.signal, signal, self.noise) / self.draws
+            first = posteriors[0].divergence(standard_gaussian(dictionaries[0]), dictionaries[0])
+            divergence = divergence + first / self.draws
+            for t in range(1, self.layers):
+                later = self.prior.divergence(posteriors[t], dictionaries[t], dictionaries[t - 1])
+                divergence = divergence + later / self.draws
+        return Elbo(likelihood, divergence)
+
+    def training_loss(self, batch: Batch, *, generator: torch.Generator) -> Tensor:
+        """-ELBO of a sample, the divergence weighted as the paper does, per signal entry."""
+        bound = self.elbo(batch, generator).value(self.divergence_weight)
+        return -bound.mean() / batch.signal.shape[1]
+
+    def _run(
+        self, y: Tensor, phi: LinearMap, noise_var: Tensor, noise: list[Tensor] | None
+    ) -> tuple[list[Tensor], Tensor, list[DictionaryDistribution], list[Tensor]]:
+        """Signals after each layer, the last code, posteriors and the dictionaries used; noise None takes the means."""
+        decoder = self.decoder.frozen()
+        block = LikelihoodBlock(y, phi, noise_var, self.augmentation)
+        code = y.new_zeros(y.shape[0], decoder.shape[1])
+        signals, posteriors, dictionaries = [], [], []
+        for t in range(self.layers):
+            posterior: DictionaryDistribution = self.posterior(code, y, phi)
+            if self.anchored:
+                posterior = posterior.shifted(decoder.materialize())
+            psi = posterior.mean if noise is None else posterior.sample(noise[t].to(y.device))
+            code = block.layer(DenseMap(psi)).code
+            signals.append(decoder.apply(code))
+            posteriors.append(posterior)
+            dictionaries.append(psi)
+        return signals, code, posteriors, dictionaries
+
+    def _check_fit(self, measured: Measurement) -> None:
+        super()._check_fit(measured)
+        check_length(self.decoder, measured.phi)
+        if measured.phi.shape[0] != self.measurements:
+            raise ValueError(
+                f"phi must have {self.measurements} rows, for which the posterior was made, got {measured.phi.shape[0]}"
+            )
+
+
+def gaussian_log_likelihood(signal: Tensor, mean: Tensor, deviation: float) -> Tensor:
+    """log N(signal | mean, δ²I), circular where complex. [batch, n] -> [batch]."""
+    distance = (signal - mean).abs().square().sum(1) / deviation**2
+    n = signal.shape[1]
+    if signal.is_complex():
+        return -distance - n * math.log(math.pi * deviation**2)
+    return -0.5 * (distance + n * math.log(2.0 * math.pi * deviation**2))
