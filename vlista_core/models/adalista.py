@@ -63,7 +63,7 @@ class AdaLISTA(UnfoldedModel):
         if isinstance(dictionary, LearnedMap):
             self.dictionary = dictionary
         else:
-            self.register_buffer("dictionary", dictionary)
+            self.hold("dictionary", dictionary)
         self.residual_weight = matrix_parameter(torch.eye(measurements, dtype=dtype))
         self.input_weight = matrix_parameter(torch.eye(measurements, dtype=dtype))
         self.step = positive_parameter([step] * layers)

@@ -55,8 +55,8 @@ class ALISTA(UnfoldedModel):
         )
         self.weights: Tensor | None
         self.dictionary: Tensor | None
-        self.register_buffer("weights", weights)
-        self.register_buffer("dictionary", dictionary)
+        self.hold("weights", weights)
+        self.hold("dictionary", dictionary)
         self.step = positive_parameter([1.0] * layers)
         self.threshold = positive_parameter([threshold * 0.9**t for t in range(layers)])
 

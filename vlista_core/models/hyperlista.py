@@ -1,10 +1,10 @@
 """HyperLISTA (Chen et al. 2021): ALISTA whose every parameter follows from the iterate and three constants.
 
     x_{k+1} = η_θ^p(x_k + Wᴴ(y - Ax_k) + β(x_k - x_{k-1})),    r_k = A⁺(Ax_k - y),    A = ΦΨ,
-    θ = c₁‖r_k‖₁/b,    β = c₂‖x_k‖₀/m,    p = c₃ ln(‖A⁺y‖₁/‖r_k‖₁) clipped to [0, 1], a share of the entries.
+    θ = c₁‖r_k‖₁/m,    β = c₂‖x_k‖₀/m,    p = c₃ ln(‖A⁺y‖₁/‖r_k‖₁) clipped to [0, 1], a share of the entries.
 
-The original has the coherence of W in place of 1/b and 1/m; so normalised, good c₁ and c₂ are of order one at any size, and
-nothing costs O(b²). c₃ is a share already; good values are 0.02-0.05. W is A⁺ᴴ with its columns scaled, so that one product
+The original has the coherence of W in place of 1/m. So normalised, good c₁ (about 2) and c₂ (about 1) are of order one at any
+size, and nothing costs O(b²); c₃ is a share already, and 0.02-0.05 is good. W is A⁺ᴴ with its columns scaled, so one product
 gives both Wᴴ(y - Ax) and A⁺(y - Ax).
 """
 
@@ -24,7 +24,7 @@ from vlista_core.models.lista_cp import fixed_product
 from vlista_core.problems import Batch, check_count
 from vlista_core.prox import soft_threshold_with_selection
 
-_COARSE = ((0.25, 0.5, 1.0, 2.0, 4.0), (0.0, 0.3, 0.6, 1.2), (0.01, 0.02, 0.04, 0.08))
+_COARSE = ((0.5, 1.0, 2.0, 4.0), (0.0, 0.5, 1.0, 2.0), (0.01, 0.02, 0.04, 0.08))
 _REFINEMENTS = (2.0**0.5, 2.0**0.25, 2.0**0.125)
 
 Constants = tuple[float, float, float]
@@ -40,9 +40,9 @@ class HyperLISTA(UnfoldedModel):
         self,
         matrix: Tensor | None,
         *,
-        c1: float = 1.0,
-        c2: float = 0.5,
-        c3: float = 0.04,
+        c1: float = 2.0,
+        c2: float = 1.0,
+        c3: float = 0.02,
         layers: int = 16,
         dictionary: Tensor | None = None,
         dtype: torch.dtype = torch.float32,
@@ -62,10 +62,10 @@ class HyperLISTA(UnfoldedModel):
         self.whitened: Tensor | None
         self.gain: Tensor | None
         self.register_buffer("constants", torch.tensor([c1, c2, c3], dtype=torch.float64))
-        self.register_buffer("dictionary", dictionary)
+        self.hold("dictionary", dictionary)
         whitened, gain = (None, None) if matrix is None else whitened_columns(fixed_product(matrix, dictionary, dtype))
-        self.register_buffer("whitened", whitened)
-        self.register_buffer("gain", gain)
+        self.hold("whitened", whitened)
+        self.hold("gain", gain)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -101,9 +101,9 @@ class HyperLISTA(UnfoldedModel):
     def _iterate(self, y: Tensor, a: LinearMap, pinv: LinearMap, gain: Tensor, constants: Tensor) -> list[Tensor]:
         """The codes after each layer, [batch, b]. pinv: the adjoint of A⁺; gain: a_iᴴ(AAᴴ)⁻¹a_i, [batch or 1, b]."""
         c1, c2, c3 = constants.to(y.real.dtype)
-        m, _ = a.shape
+        m, atoms = a.shape
         tiny = torch.finfo(y.real.dtype).tiny
-        previous = code = y.new_zeros(y.shape[0], a.shape[1])
+        previous = code = y.new_zeros(y.shape[0], atoms)
         first = pinv.adjoint(y).abs().mean(1, keepdim=True).clamp_min(tiny)
         codes = []
         for _ in range(self.layers):
@@ -112,7 +112,7 @@ class HyperLISTA(UnfoldedModel):
             momentum = c2 * (code != 0).sum(1, keepdim=True) / m
             share = (c3 * torch.log(first / size)).clamp(0, 1)
             descent = code + correction / gain + momentum * (code - previous)
-            previous, code = code, soft_threshold_with_selection(descent, c1 * size, share)
+            previous, code = code, soft_threshold_with_selection(descent, c1 * size * (atoms / m), share)
             codes.append(code)
         return codes
 

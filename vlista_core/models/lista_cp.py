@@ -52,7 +52,7 @@ class LISTACP(UnfoldedModel):
             early_weight=early_weight,
         )
         self.dictionary: Tensor | None
-        self.register_buffer("dictionary", dictionary)
+        self.hold("dictionary", dictionary)
         weights = analytic_weights(fixed_product(matrix, dictionary, dtype))
         self.weights = matrix_parameter(weights.expand(layers, -1, -1))
         self.threshold = positive_parameter([threshold * 0.9**t for t in range(layers)])

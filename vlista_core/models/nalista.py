@@ -54,17 +54,19 @@ class NALISTA(UnfoldedModel):
         )
         self.weights: Tensor | None
         self.dictionary: Tensor | None
-        self.register_buffer("weights", weights)
-        self.register_buffer("dictionary", dictionary)
+        self.hold("weights", weights)
+        self.hold("dictionary", dictionary)
         self.input_mean: Tensor
         self.input_scale: Tensor
-        self.register_buffer("input_mean", torch.zeros(2))
-        self.register_buffer("input_scale", torch.ones(2))
-        self.cell = nn.LSTMCell(2, hidden)
-        self.mix = nn.Linear(hidden, hidden)
-        self.head = nn.Linear(hidden, 2)
-        self.start_hidden = nn.Parameter(torch.zeros(hidden))
-        self.start_cell = nn.Parameter(torch.zeros(hidden))
+        real = dtype.to_real()
+        self.register_buffer("input_mean", torch.zeros(2, dtype=real))
+        self.register_buffer("input_scale", torch.ones(2, dtype=real))
+        with torch.random.fork_rng(devices=[]):
+            self.cell = nn.LSTMCell(2, hidden, dtype=real)
+            self.mix = nn.Linear(hidden, hidden, dtype=real)
+            self.head = nn.Linear(hidden, 2, dtype=real)
+        self.start_hidden = nn.Parameter(torch.zeros(hidden, dtype=real))
+        self.start_cell = nn.Parameter(torch.zeros(hidden, dtype=real))
         self._initialise(threshold, generator or torch.Generator().manual_seed(0))
 
     @property
