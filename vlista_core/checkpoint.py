@@ -1,8 +1,8 @@
 """Trained models on disk: `save(model, path)` and `load(path)`.
 
 One safetensors file holds every parameter and buffer; its header holds the class, the configuration, the versions of
-the packages and where the training came from. A class is found by its name among those marked with `register_model`: a
-file can never name code of its own choosing.
+the packages and where the training came from. A class is found by its name among `vlista_core.models.MODELS` and those
+marked with `register_model`: a file can never name code of its own choosing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FORMAT = 1
 _KIND = "model"
 _PURPOSE = "model checkpoint"
 _PACKAGES = ("vlista", "torch", "safetensors", "numpy")
-_registry: dict[str, type[nn.Module]] = {}
+_marked: dict[str, type[nn.Module]] = {}
 
 
 @runtime_checkable
@@ -49,24 +49,31 @@ def register_model(cls: ModelClass) -> ModelClass:
     for method in ("configuration", "from_configuration"):
         if not callable(getattr(cls, method, None)):
             raise ValueError(f"{cls.__name__} cannot be registered as a model: it has no method {method}")
-    known = _registry.setdefault(cls.__name__, cls)
+    known = _known().get(cls.__name__, cls)
     if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
         raise ValueError(
             f"a model named {cls.__name__} is already registered, from {known.__module__}; rename one of the two"
         )
-    _registry[cls.__name__] = cls
+    _marked[cls.__name__] = cls
     return cls
 
 
 def registered_models() -> tuple[str, ...]:
     """The names of the classes that `load` knows, sorted."""
-    return tuple(sorted(_registry))
+    return tuple(sorted(_known()))
+
+
+def _known() -> dict[str, type[nn.Module]]:
+    """The package's own models and the marked classes, by name. The models are imported only when a file is at hand."""
+    from vlista_core.models import MODELS
+
+    return {cls.__name__: cls for cls in MODELS.values()} | _marked
 
 
 def save(model: nn.Module, path: Path | str, *, provenance: Mapping[str, Json] | None = None) -> None:
     """Write `model` to `path`, whole or not at all; `provenance` (JSON) says how it was trained."""
     name = type(model).__name__
-    if _registry.get(name) is not type(model) or not isinstance(model, Configurable):
+    if _known().get(name) is not type(model) or not isinstance(model, Configurable):
         raise ValueError(
             f"{name} is not a registered model, so no file of it could be loaded; mark the class with register_model"
         )
@@ -128,7 +135,7 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Json]]:
 
 
 def _model_class(path: Path, name: str, expected: type[nn.Module] | None) -> type[nn.Module]:
-    cls = _registry.get(name)
+    cls = _known().get(name)
     if expected is not None and expected.__name__ != name and not (cls is not None and issubclass(cls, expected)):
         raise ValueError(
             f"{path} holds a model of class {name}, not {expected.__name__}; give another file or expected={name}"

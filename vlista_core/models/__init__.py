@@ -1,12 +1,20 @@
 """The paper's networks and their baselines, one a file. Adding one is a new file and a line in MODELS."""
 
+from vlista_core.models.adalista import AdaLISTA
 from vlista_core.models.alista import ALISTA
 from vlista_core.models.base import UnfoldedModel
+from vlista_core.models.hyperlista import HyperLISTA
+from vlista_core.models.lista import LISTA
+from vlista_core.models.lista_cp import LISTACP
 from vlista_core.models.nalista import NALISTA
 
 MODELS: dict[str, type[UnfoldedModel]] = {
+    "lista": LISTA,
+    "lista-cp": LISTACP,
     "alista": ALISTA,
     "nalista": NALISTA,
+    "hyperlista": HyperLISTA,
+    "ada-lista": AdaLISTA,
 }
 
-__all__ = ["ALISTA", "MODELS", "NALISTA", "UnfoldedModel"]
+__all__ = ["ALISTA", "LISTA", "LISTACP", "MODELS", "NALISTA", "AdaLISTA", "HyperLISTA", "UnfoldedModel"]

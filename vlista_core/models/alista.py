@@ -8,14 +8,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from vlista_core.dictionaries import LearnedMap
 from vlista_core.estimate import Estimate, Measurement
 from vlista_core.linops import DenseMap, IdentityMap, LinearMap
 from vlista_core.models.analytic import analytic_weights
-from vlista_core.models.base import Loss, UnfoldedModel, inverse_softplus, positive_parameter
+from vlista_core.models.base import Loss, UnfoldedModel, positive_parameter
+from vlista_core.models.calibration import greedy_layers, store_positive
+from vlista_core.models.selection import selected_share
 from vlista_core.problems import Batch, check_count
 from vlista_core.prox import soft_threshold_with_selection
-
-SELECTION_STEP, SELECTION_MOST = 0.012, 0.13
 
 
 class ALISTA(UnfoldedModel):
@@ -54,8 +55,8 @@ class ALISTA(UnfoldedModel):
         )
         self.weights: Tensor | None
         self.dictionary: Tensor | None
-        self.register_buffer("weights", weights)
-        self.register_buffer("dictionary", dictionary)
+        self.hold("weights", weights)
+        self.hold("dictionary", dictionary)
         self.step = positive_parameter([1.0] * layers)
         self.threshold = positive_parameter([threshold * 0.9**t for t in range(layers)])
 
@@ -65,34 +66,24 @@ class ALISTA(UnfoldedModel):
 
     @torch.no_grad()
     def calibrate(self, batch: Batch) -> None:
-        """Start from the best step and threshold of each layer in turn, by a grid search on training data.
-
-        Each layer is one gradient and a few dozen shrinkages; from here descent only has to fine-tune. Without it deep stacks
-        start diverged.
-        """
+        """Start from the best step and threshold of each layer in turn, by a grid search on training data."""
         psi = dictionary_map(self.dictionary, batch.phi)
         a = batch.phi @ psi
         weights = weight_map(self.weights, a)
-        code = batch.y.new_zeros(len(batch), psi.shape[1])
-        for t in range(self.layers):
-            gradient = weights.adjoint(batch.y - a.apply(code))
-            scale = float(gradient.abs().square().mean().sqrt())
-            best = (float("inf"), 1.0, scale)
-            for step in (0.6, 0.8, 1.0, 1.2):
-                for level in (0.3, 0.5, 0.7, 0.9, 1.1, 1.4, 1.8, 2.3, 3.0):
-                    new = soft_threshold_with_selection(
-                        code + step * gradient, gradient.new_tensor(level * scale), self._share(t)
-                    )
-                    error = float((psi.apply(new) - batch.signal).abs().square().sum())
-                    best = min(best, (error, step, level * scale))
-            self.step[t], self.threshold[t] = inverse_softplus(best[1]), inverse_softplus(max(best[2], 1e-6))
-            code = soft_threshold_with_selection(
-                code + best[1] * gradient, gradient.new_tensor(best[2]), self._share(t)
-            )
+        chosen = greedy_layers(
+            self.layers,
+            batch.y.new_zeros(len(batch), psi.shape[1]),
+            batch.signal,
+            gradient=lambda t, code: weights.adjoint(batch.y - a.apply(code)),
+            shrink=lambda t, u, threshold: soft_threshold_with_selection(u, threshold, self._share(t)),
+            synthesis=psi.apply,
+            steps=(0.6, 0.8, 1.0, 1.2),
+        )
+        store_positive(self.step, [layer.step for layer in chosen])
+        store_positive(self.threshold, [layer.threshold for layer in chosen])
 
     def _share(self, t: int) -> float:
-        """Share of the entries that layer t may leave unshrunk."""
-        return min(SELECTION_STEP * (t + 1), SELECTION_MOST) if self.selection else 0.0
+        return selected_share(t, self.selection)
 
     def forward(self, y: Tensor, phi: LinearMap, noise_var: Tensor) -> Estimate:
         psi = dictionary_map(self.dictionary, phi)
@@ -112,8 +103,10 @@ class ALISTA(UnfoldedModel):
         check_weights(self.weights, self.dictionary, measured.phi)
 
 
-def dictionary_map(dictionary: Tensor | None, phi: LinearMap) -> LinearMap:
-    """The fixed dictionary [n, b] as a map; None is the identity on Φ's inputs."""
+def dictionary_map(dictionary: Tensor | LearnedMap | None, phi: LinearMap) -> LinearMap:
+    """The dictionary [n, b], fixed or learned, as a map; None is the identity on Φ's inputs."""
+    if isinstance(dictionary, LearnedMap):
+        return dictionary.frozen()
     return IdentityMap(phi.shape[1], phi.dtype, phi.device) if dictionary is None else DenseMap(dictionary)
 
 

@@ -15,9 +15,14 @@ from vlista_core.linalg import solve_hermitian
 
 def analytic_weights(matrix: Tensor) -> Tensor:
     """W: [..., m, b] for A: [..., m, b]. Columns of A that are zero get a zero weight."""
-    whitened = solve_hermitian(matrix @ matrix.mH, matrix)
-    gain = (matrix.conj() * whitened).sum(-2, keepdim=True).real
+    whitened, gain = whitened_columns(matrix)
     return torch.where(gain > 0, whitened / gain.clamp_min(torch.finfo(gain.dtype).tiny), torch.zeros_like(whitened))
+
+
+def whitened_columns(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """(AAᴴ)⁻¹A, the adjoint of A⁺: [..., m, b], and a_iᴴ(AAᴴ)⁻¹a_i: [..., 1, b]. W is their quotient."""
+    whitened = solve_hermitian(matrix @ matrix.mH, matrix)
+    return whitened, (matrix.conj() * whitened).sum(-2, keepdim=True).real
 
 
 def averaged_weights(matrices: Iterable[Tensor]) -> Tensor:

@@ -79,6 +79,10 @@ class UnfoldedModel(nn.Module, Estimator):
         """Note the constructor's arguments, so that `configuration` can give them back. Call it once, in `__init__`."""
         self._arguments = {name: encode(value) for name, value in arguments.items()}
 
+    def hold(self, name: str, value: Tensor | None) -> None:
+        """Register a fixed tensor, row by row in memory as a file gives it back: products then agree to the last bit."""
+        self.register_buffer(name, None if value is None else value.contiguous())
+
     @property
     @abstractmethod
     def dtype(self) -> torch.dtype:

@@ -11,14 +11,9 @@ from torch import Tensor, nn
 
 from vlista_core.estimate import Estimate, Measurement
 from vlista_core.linops import LinearMap
-from vlista_core.models.alista import (
-    SELECTION_MOST,
-    SELECTION_STEP,
-    check_weights,
-    dictionary_map,
-    weight_map,
-)
+from vlista_core.models.alista import check_weights, dictionary_map, weight_map
 from vlista_core.models.base import Loss, UnfoldedModel, inverse_softplus
+from vlista_core.models.selection import selected_share
 from vlista_core.problems import Batch, check_count
 from vlista_core.prox import soft_threshold_with_selection
 
@@ -59,17 +54,19 @@ class NALISTA(UnfoldedModel):
         )
         self.weights: Tensor | None
         self.dictionary: Tensor | None
-        self.register_buffer("weights", weights)
-        self.register_buffer("dictionary", dictionary)
+        self.hold("weights", weights)
+        self.hold("dictionary", dictionary)
         self.input_mean: Tensor
         self.input_scale: Tensor
-        self.register_buffer("input_mean", torch.zeros(2))
-        self.register_buffer("input_scale", torch.ones(2))
-        self.cell = nn.LSTMCell(2, hidden)
-        self.mix = nn.Linear(hidden, hidden)
-        self.head = nn.Linear(hidden, 2)
-        self.start_hidden = nn.Parameter(torch.zeros(hidden))
-        self.start_cell = nn.Parameter(torch.zeros(hidden))
+        real = dtype.to_real()
+        self.register_buffer("input_mean", torch.zeros(2, dtype=real))
+        self.register_buffer("input_scale", torch.ones(2, dtype=real))
+        with torch.random.fork_rng(devices=[]):
+            self.cell = nn.LSTMCell(2, hidden, dtype=real)
+            self.mix = nn.Linear(hidden, hidden, dtype=real)
+            self.head = nn.Linear(hidden, 2, dtype=real)
+        self.start_hidden = nn.Parameter(torch.zeros(hidden, dtype=real))
+        self.start_cell = nn.Parameter(torch.zeros(hidden, dtype=real))
         self._initialise(threshold, generator or torch.Generator().manual_seed(0))
 
     @property
@@ -98,9 +95,8 @@ class NALISTA(UnfoldedModel):
             hidden, cell = self.cell(inputs, (hidden, cell))
             heads = nn.functional.softplus(self.head(torch.relu(self.mix(cell))))
             step, threshold = heads[:, :1], heads[:, 1:]
-            share = min(SELECTION_STEP * (t + 1), SELECTION_MOST) if self.selection else 0.0
             threshold = threshold * gradient.abs().mean(1, keepdim=True)
-            code = soft_threshold_with_selection(code + step * gradient, threshold, share)
+            code = soft_threshold_with_selection(code + step * gradient, threshold, selected_share(t, self.selection))
             trajectory.append(psi.apply(code))
         return Estimate(trajectory[-1], code, trajectory=tuple(trajectory))
 

@@ -1,0 +1,167 @@
+"""LISTA (Gregor & LeCun 2010): x_t = η_{θ_t}(V_t x_{t-1} + u), x_0 = 0, with everything learned and nothing tied to Φ.
+
+Where Φ varies, u = W Φᴴy and ŝ = c Wᴴx with W [b, n] shared by the layers and one scalar c: at n = b = 1024 and three layers
+these are the 3.15 M parameters that the paper prints. Where Φ is fixed, u = By and ŝ = Dx with B [b, m] and D [n, b] learned.
+V_1 multiplies x_0 = 0, so there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from vlista_core.estimate import Estimate, Measurement
+from vlista_core.linops import LinearMap
+from vlista_core.models.base import Loss, UnfoldedModel, positive_parameter
+from vlista_core.models.calibration import LayerChoice, greedy_layers, store_positive
+from vlista_core.models.pairs import matrix_parameter, matrix_value, store_matrix
+from vlista_core.problems import Batch, check_count
+from vlista_core.prox import soft_threshold
+
+
+class LISTA(UnfoldedModel):
+    """Free matrices a layer. `measurements` None is the form for a Φ that varies; an integer m is the classical one.
+
+    It starts as ISTA of step γ for a Gaussian Φ, for which E[ΦᴴΦ] = I, with an orthonormal Ψ: W = γΨᴴ, V_t = I - γΨᴴΨ. Ψ is
+    canonical where b = n, and has random orthonormal rows or columns elsewhere.
+    """
+
+    def __init__(
+        self,
+        length: int,
+        atoms: int,
+        *,
+        layers: int = 3,
+        measurements: int | None = None,
+        dtype: torch.dtype = torch.float32,
+        step: float = 0.5,
+        threshold: float = 0.05,
+        loss: Loss = "mse",
+        early_weight: float = 0.0,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        """length: n; atoms: b; step, threshold: to start from; the generator draws Ψ and B (None: seed 0)."""
+        super().__init__()
+        for name, value in {"length": length, "atoms": atoms, "layers": layers}.items():
+            check_count(name, value)
+        if measurements is not None:
+            check_count("measurements", measurements)
+        self.length, self.atoms, self.layers, self.measurements = length, atoms, layers, measurements
+        self.loss, self.early_weight = loss, early_weight
+        self._dtype = dtype
+        self.remember(
+            length=length,
+            atoms=atoms,
+            layers=layers,
+            measurements=measurements,
+            dtype=dtype,
+            step=step,
+            threshold=threshold,
+            loss=loss,
+            early_weight=early_weight,
+        )
+        generator = generator or torch.Generator().manual_seed(0)
+        psi = _orthonormal(length, atoms, dtype, generator)
+        self.threshold = positive_parameter([threshold] * layers)
+        self.mixing = matrix_parameter(_mixing(psi.mH @ psi, step, layers))
+        if measurements is None:
+            self.encoder = matrix_parameter(step * psi.mH)
+            self.scale = nn.Parameter(torch.tensor(1.0 / step))
+        else:
+            phi = torch.randn(measurements, length, dtype=dtype, generator=generator) / measurements**0.5
+            self.encoder = matrix_parameter(step * (phi @ psi).mH)
+            self.decoder = matrix_parameter(psi)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._dtype
+
+    def forward(self, y: Tensor, phi: LinearMap, noise_var: Tensor) -> Estimate:
+        mixing = matrix_value(self.mixing, self.dtype)
+        threshold = nn.functional.softplus(self.threshold)
+        drive = self._drive(y, phi)
+        code = soft_threshold(drive, threshold[0])
+        trajectory = [self._synthesis(code)]
+        for t in range(1, self.layers):
+            code = soft_threshold(code @ mixing[t - 1].mT + drive, threshold[t])
+            trajectory.append(self._synthesis(code))
+        return Estimate(trajectory[-1], code, trajectory=tuple(trajectory))
+
+    @torch.no_grad()
+    def calibrate(self, batch: Batch) -> None:
+        """Start as the ISTA, of one step for all layers and a threshold for each, that fits training data best.
+
+        Where Φ is fixed it is the batch's Φ (that of its first sample) for which B = γ(ΦD)ᴴ and V = I - γ(ΦD)ᴴΦD are set.
+        """
+        steps: tuple[float, ...]
+        if self.measurements is None:
+            psi = matrix_value(self.encoder, self.dtype).mH
+            psi = psi / torch.linalg.matrix_norm(psi, ord=2)
+            gram, analysis, steps = psi.mH @ psi, psi.mH, (0.2, 0.3, 0.4, 0.5, 0.7, 1.0)
+        else:
+            phi = batch.phi.select(torch.tensor([0], device=batch.y.device)).materialize()[0]
+            a = phi @ matrix_value(self.decoder, self.dtype)
+            gram, analysis = a.mH @ a, a.mH
+            steps = tuple(float(factor / torch.linalg.matrix_norm(a, ord=2) ** 2) for factor in (0.5, 1.0, 1.5, 2.0))
+        found = []
+        for step in steps:
+            self._start(step, gram, analysis)
+            found.append((self._thresholds(batch), step))
+        chosen, step = min(found, key=lambda pair: pair[0][-1].error)
+        self._start(step, gram, analysis)
+        store_positive(self.threshold, [layer.threshold for layer in chosen])
+
+    def _start(self, step: float, gram: Tensor, analysis: Tensor) -> None:
+        """ISTA of this step. gram: ΨᴴΨ, or AᴴA where Φ is fixed: [b, b]; analysis: Ψᴴ [b, n] or Aᴴ [b, m]."""
+        store_matrix(self.encoder, step * analysis)
+        store_matrix(self.mixing, _mixing(gram, step, self.layers))
+        if self.measurements is None:
+            self.scale.fill_(1.0 / step)
+
+    def _thresholds(self, batch: Batch) -> Sequence[LayerChoice]:
+        drive, mixing = self._drive(batch.y, batch.phi), matrix_value(self.mixing, self.dtype)
+        return greedy_layers(
+            self.layers,
+            torch.zeros_like(drive),
+            batch.signal,
+            gradient=lambda t, code: drive if t == 0 else code @ mixing[t - 1].mT + drive - code,
+            shrink=lambda t, u, threshold: soft_threshold(u, threshold),
+            synthesis=self._synthesis,
+            steps=(1.0,),
+        )
+
+    def _drive(self, y: Tensor, phi: LinearMap) -> Tensor:
+        """W Φᴴy, or By where Φ is fixed: [batch, b]."""
+        seen = phi.adjoint(y) if self.measurements is None else y
+        return seen @ matrix_value(self.encoder, self.dtype).mT
+
+    def _synthesis(self, code: Tensor) -> Tensor:
+        """c Wᴴx, or Dx where Φ is fixed: [batch, n]."""
+        if self.measurements is None:
+            return self.scale * (code @ matrix_value(self.encoder, self.dtype).conj())
+        return code @ matrix_value(self.decoder, self.dtype).mT
+
+    def _check_fit(self, measured: Measurement) -> None:
+        super()._check_fit(measured)
+        m, n = measured.phi.shape
+        if n != self.length:
+            raise ValueError(f"phi must have {self.length} columns, the length of the model's signals, got {n}")
+        if self.measurements not in (None, m):
+            raise ValueError(f"phi must have {self.measurements} rows, for which the model was made, got {m}")
+
+
+def _orthonormal(length: int, atoms: int, dtype: torch.dtype, generator: torch.Generator) -> Tensor:
+    """Ψ: [n, b], the identity where b = n, otherwise with random orthonormal columns (b < n) or rows (b > n)."""
+    if length == atoms:
+        return torch.eye(length, dtype=dtype)
+    tall = torch.randn(max(length, atoms), min(length, atoms), dtype=dtype, generator=generator)
+    basis: Tensor = torch.linalg.qr(tall).Q
+    return basis if length > atoms else basis.mH
+
+
+def _mixing(gram: Tensor, step: float, layers: int) -> Tensor:
+    """V_t = I - γ gram of the layers from the second on: [layers - 1, b, b]."""
+    identity = torch.eye(gram.shape[0], dtype=gram.dtype, device=gram.device)
+    return (identity - step * gram).expand(layers - 1, -1, -1).contiguous()
