@@ -11,7 +11,19 @@ from torch import Tensor
 
 from vlista_core.dictionaries import LearnedDictionary
 from vlista_core.linops import DenseMap
-from vlista_core.models import ALISTA, LISTA, LISTACP, MODELS, NALISTA, AdaLISTA, HyperLISTA, UnfoldedModel
+from vlista_core.models import (
+    ADLISTA,
+    ALISTA,
+    DLISTA,
+    LISTA,
+    LISTACP,
+    MODELS,
+    NALISTA,
+    VLISTA,
+    AdaLISTA,
+    HyperLISTA,
+    UnfoldedModel,
+)
 from vlista_core.models.analytic import analytic_weights
 from vlista_core.problems import Batch
 from vlista_core.testing import ESTIMATOR_CHECKS, EstimatorCase, sparse_batch
@@ -22,6 +34,10 @@ Make = Callable[[torch.dtype], UnfoldedModel]
 
 def _dictionary(dtype: torch.dtype) -> Tensor:
     return torch.randn(N, ATOMS, dtype=dtype, generator=torch.Generator().manual_seed(1)) / N**0.5
+
+
+def _learned(dtype: torch.dtype) -> LearnedDictionary:
+    return LearnedDictionary(_dictionary(dtype))
 
 
 def _matrix(dtype: torch.dtype) -> Tensor:
@@ -111,6 +127,31 @@ CASES: dict[str, list[EstimatorCase]] = {
         _case(
             "ada-lista learned",
             lambda dtype: AdaLISTA(M, layers=LAYERS, dictionary=LearnedDictionary(_dictionary(dtype)), dtype=dtype),
+            _overcomplete,
+        ),
+    ],
+    "dlista": [_case("dlista", lambda dtype: DLISTA(_learned(dtype), layers=LAYERS), _overcomplete)],
+    "a-dlista": [
+        _case("a-dlista adaptive", lambda dtype: ADLISTA(_learned(dtype), layers=LAYERS), _overcomplete),
+        _case(
+            "a-dlista paper",
+            lambda dtype: ADLISTA(_learned(dtype), layers=LAYERS, augmentation="paper"),
+            _overcomplete,
+            forms_product=True,
+        ),
+    ],
+    "vlista": [
+        _case(
+            "vlista",
+            lambda dtype: VLISTA(_learned(dtype), M, layers=LAYERS, prior_width=2),
+            _overcomplete,
+            forms_product=True,
+        ),
+        _case(
+            "vlista anchored",
+            lambda dtype: VLISTA(
+                _learned(dtype), M, layers=LAYERS, prior_width=2, anchored=True, augmentation="adaptive"
+            ),
             _overcomplete,
         ),
     ],

@@ -1,12 +1,15 @@
 """The paper's networks and their baselines, one a file. Adding one is a new file and a line in MODELS."""
 
 from vlista_core.models.adalista import AdaLISTA
+from vlista_core.models.adlista import ADLISTA
 from vlista_core.models.alista import ALISTA
 from vlista_core.models.base import UnfoldedModel
+from vlista_core.models.dlista import DLISTA
 from vlista_core.models.hyperlista import HyperLISTA
 from vlista_core.models.lista import LISTA
 from vlista_core.models.lista_cp import LISTACP
 from vlista_core.models.nalista import NALISTA
+from vlista_core.models.vlista import VLISTA
 
 MODELS: dict[str, type[UnfoldedModel]] = {
     "lista": LISTA,
@@ -15,6 +18,21 @@ MODELS: dict[str, type[UnfoldedModel]] = {
     "nalista": NALISTA,
     "hyperlista": HyperLISTA,
     "ada-lista": AdaLISTA,
+    "dlista": DLISTA,
+    "a-dlista": ADLISTA,
+    "vlista": VLISTA,
 }
 
-__all__ = ["ALISTA", "LISTA", "LISTACP", "MODELS", "NALISTA", "AdaLISTA", "HyperLISTA", "UnfoldedModel"]
+__all__ = [
+    "ADLISTA",
+    "ALISTA",
+    "DLISTA",
+    "LISTA",
+    "LISTACP",
+    "MODELS",
+    "NALISTA",
+    "VLISTA",
+    "AdaLISTA",
+    "HyperLISTA",
+    "UnfoldedModel",
+]

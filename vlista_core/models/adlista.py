@@ -6,14 +6,12 @@ place of (ΦΨ_t)ᴴy, which does not fit; this is the update of the text.
 
 from __future__ import annotations
 
-import copy
 import math
 
 import torch
 from torch import Tensor, nn
 
 from vlista_core.dictionaries import LearnedMap
-from vlista_core.estimate import Estimate, Measurement
 from vlista_core.linops import LinearMap
 from vlista_core.models.augmentation import (
     Adaptation,
@@ -23,9 +21,10 @@ from vlista_core.models.augmentation import (
     LayerState,
     PaperAugmentation,
 )
-from vlista_core.models.base import Layer, Loss, UnfoldedModel
-from vlista_core.models.dlista import check_length
-from vlista_core.problems import Batch, check_count
+from vlista_core.models.base import Loss
+from vlista_core.models.dictionary_network import DictionaryNetwork
+from vlista_core.models.layer import Layer
+from vlista_core.problems import Batch
 from vlista_core.prox import soft_threshold
 
 AUGMENTATION_RATE = 2e-3
@@ -34,7 +33,7 @@ _STEP_SCALES = (0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0)
 _THRESHOLD_SCALES = (0.05, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.5, 1.9, 2.4)
 
 
-class ADLISTA(UnfoldedModel):
+class ADLISTA(DictionaryNetwork):
     """A dictionary a layer; step and threshold from `augmentation`: "paper" (forms ΦΨ_t) or "adaptive" (does not)."""
 
     def __init__(
@@ -54,32 +53,16 @@ class ADLISTA(UnfoldedModel):
         For "paper" they are γ and θ themselves (default 0.2 and 0.01; see `suggest_step`); for "adaptive" they multiply the
         natural ones (default 1 and 1). The generator draws the augmentation's weights (None: seed 0).
         """
-        super().__init__()
-        check_count("layers", layers)
+        super().__init__(dictionary, layers)
         self.loss, self.early_weight = loss, early_weight
         self.remember(
             dictionary=dictionary, layers=layers, augmentation=augmentation, loss=loss, early_weight=early_weight
         )
-        self.dictionaries = nn.ModuleList(copy.deepcopy(dictionary) for _ in range(layers))
-        self.augmentation = build_augmentation(
-            augmentation, layers, dictionary.dtype.is_complex, step, threshold, generator
-        )
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.dictionary(0).dtype
-
-    def dictionary(self, t: int) -> LinearMap:
-        """Ψ_{t+1} as a plain map."""
-        module = self.dictionaries[t]
-        if not isinstance(module, LearnedMap):
-            raise TypeError(f"dictionaries must hold LearnedMaps, got {type(module).__name__}")
-        return module.frozen()
+        self.augmentation = build_augmentation(augmentation, layers, dictionary.dtype, step, threshold, generator)
 
     def unroll(self, y: Tensor, phi: LinearMap, noise_var: Tensor) -> list[Layer]:
-        """What each layer did: code [batch, b], step and threshold [batch, 1], dictionary."""
         block = LikelihoodBlock(y, phi, noise_var, self.augmentation)
-        return [block.layer(self.dictionary(t)) for t in range(len(self.dictionaries))]
+        return [block.layer(self.dictionary(t)) for t in range(self.layers)]
 
     @torch.no_grad()
     def calibrate(self, batch: Batch) -> None:
@@ -105,7 +88,7 @@ class ADLISTA(UnfoldedModel):
         block = LikelihoodBlock(batch.y, batch.phi, batch.noise_var, network)
         network.base[:, 2] = math.log(memory)
         error = math.inf
-        for t in range(len(self.dictionaries)):
+        for t in range(self.layers):
             psi = self.dictionary(t)
             state = block.state(psi)
             natural = network.natural_step(state)[:, None]
@@ -121,15 +104,6 @@ class ADLISTA(UnfoldedModel):
                         network.base[t, 0], network.base[t, 1] = math.log(step), math.log(level)
             block.layer(psi)
         return error
-
-    def forward(self, y: Tensor, phi: LinearMap, noise_var: Tensor) -> Estimate:
-        layers = self.unroll(y, phi, noise_var)
-        trajectory = tuple(layer.dictionary.apply(layer.code) for layer in layers)
-        return Estimate(trajectory[-1], layers[-1].code, trajectory=trajectory)
-
-    def _check_fit(self, measured: Measurement) -> None:
-        super()._check_fit(measured)
-        check_length(self.dictionary(0), measured.phi)
 
 
 class LikelihoodBlock:
@@ -159,22 +133,26 @@ class LikelihoodBlock:
         if adapted.memory is not None:
             active = (self.code != 0).to(adapted.memory.dtype).sum(1, keepdim=True) / self.y.shape[1]
             self.remembered = adapted.memory * active * state.residual
-        return Layer(self.code, adapted.step, adapted.threshold, psi)
+        return Layer(self.code, adapted.step[:, 0], adapted.threshold[:, 0], psi)
 
 
 def build_augmentation(
     kind: Kind,
     layers: int,
-    is_complex: bool,
+    dtype: torch.dtype,
     step: float | None,
     threshold: float | None,
     generator: torch.Generator | None,
 ) -> Augmentation:
-    """The augmentation network named `kind`."""
+    """The augmentation network named `kind`, for signals of `dtype`."""
     draws = generator if generator is not None else torch.Generator().manual_seed(0)
-    if kind == "paper":
-        start = 0.2 if step is None else step, 0.01 if threshold is None else threshold
-        return PaperAugmentation(*start, draws, is_complex=is_complex)
-    if kind == "adaptive":
-        return AdaptiveAugmentation(layers, draws, step=step or 1.0, threshold=threshold or 1.0)
-    raise ValueError(f"augmentation must be 'paper' or 'adaptive', got {kind!r}")
+    network: Augmentation
+    with torch.random.fork_rng(devices=[]):
+        if kind == "paper":
+            start = 0.2 if step is None else step, 0.01 if threshold is None else threshold
+            network = PaperAugmentation(*start, draws, is_complex=dtype.is_complex)
+        elif kind == "adaptive":
+            network = AdaptiveAugmentation(layers, draws, step=step or 1.0, threshold=threshold or 1.0)
+        else:
+            raise ValueError(f"augmentation must be 'paper' or 'adaptive', got {kind!r}")
+    return network.to(dtype.to_real())

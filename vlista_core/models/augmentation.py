@@ -8,6 +8,7 @@ term of AMP, without which the errors of successive layers add up.
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Literal
@@ -121,14 +122,15 @@ class AdaptiveAugmentation(Augmentation):
         logarithms = self.head(torch.relu(self.body(features) + self.place[state.t])) + self.base[state.t]
         scales = torch.exp(logarithms.clamp(-_LARGEST_LOG, _LARGEST_LOG))
         step = natural_step[:, None] * scales[:, :1]
-        threshold = step * gradient_power.sqrt()[:, None] * scales[:, 1:2]
+        size = torch.sqrt(gradient_power + torch.finfo(gradient_power.dtype).tiny)
+        threshold = step * size[:, None] * scales[:, 1:2]
         return Adaptation(step, threshold, scales[:, 2:])
 
     @staticmethod
     def natural_step(state: LayerState) -> Tensor:
         """‖g‖²/‖ΦΨg‖²: [batch]."""
         image = state.phi.apply(state.psi.apply(state.gradient)).abs().square().sum(1)
-        return state.gradient.abs().square().sum(1) / image.clamp_min(torch.finfo(image.dtype).tiny)
+        return state.gradient.abs().square().sum(1) / (image + math.sqrt(torch.finfo(image.dtype).tiny))
 
     def _features(self, state: LayerState, gradient_power: Tensor, natural_step: Tensor) -> Tensor:
         """Logarithms of ratios of powers: [batch, 8]."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal, Self, cast
 
 import torch
@@ -18,20 +17,6 @@ from vlista_core.problems import Batch
 
 Loss = Literal["mse", "relative", "log"]
 Argument = Json | Tensor | torch.dtype | LearnedMap
-
-
-@dataclass(frozen=True)
-class Layer:
-    """What one layer did, for each sample."""
-
-    code: Tensor
-    """x_t: [batch, b]."""
-    step: Tensor
-    """γ_t: [batch, 1]."""
-    threshold: Tensor
-    """θ_t: [batch, 1]."""
-    dictionary: LinearMap
-    """Ψ_t."""
 
 
 class UnfoldedModel(nn.Module, Estimator):

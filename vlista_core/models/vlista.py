@@ -19,8 +19,8 @@ from vlista_core.linops import DenseMap, LinearMap
 from vlista_core.models.adlista import LikelihoodBlock, build_augmentation
 from vlista_core.models.augmentation import Kind
 from vlista_core.models.base import UnfoldedModel
+from vlista_core.models.dictionary_network import check_length
 from vlista_core.models.distributions import FAMILIES, DictionaryDistribution, standard_gaussian
-from vlista_core.models.dlista import check_length
 from vlista_core.models.posterior import Posterior
 from vlista_core.models.prior import Prior
 from vlista_core.problems import Batch, check_count
@@ -91,12 +91,14 @@ class VLISTA(UnfoldedModel):
         self.decoder = dictionary
         n, atoms = dictionary.shape
         is_complex = dictionary.dtype.is_complex
-        self.augmentation = build_augmentation(augmentation, layers, is_complex, step, threshold, weights)
+        self.augmentation = build_augmentation(augmentation, layers, dictionary.dtype, step, threshold, weights)
         spread = 0.01 if anchored else n**-0.5
-        self.posterior = Posterior(
-            measurements, n, atoms, FAMILIES[family], weights, is_complex=is_complex, deviation=deviation, spread=spread
-        )
-        self.prior = Prior(prior_width, FAMILIES[family], weights, is_complex=is_complex)
+        kind, real = FAMILIES[family], dictionary.dtype.to_real()
+        with torch.random.fork_rng(devices=[]):
+            self.posterior = Posterior(
+                measurements, n, atoms, kind, weights, is_complex=is_complex, deviation=deviation, spread=spread
+            ).to(real)
+            self.prior = Prior(prior_width, kind, weights, is_complex=is_complex).to(real)
 
     @property
     def dtype(self) -> torch.dtype:
