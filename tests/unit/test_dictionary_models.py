@@ -1,0 +1,224 @@
+"""DLISTA, A-DLISTA and VLISTA: parameter counts of the paper, and each as a special case of the next."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from vlista_core.data.synthetic import SyntheticProblem
+from vlista_core.dictionaries import LearnedDictionary
+from vlista_core.linops import DenseMap
+from vlista_core.metrics import nmse_db
+from vlista_core.models import ADLISTA, DLISTA, VLISTA, UnfoldedModel
+from vlista_core.models.augmentation import Adaptation, Augmentation, LayerState
+from vlista_core.models.vlista import gaussian_log_likelihood
+from vlista_core.problems import Batch
+from vlista_core.solvers import ISTA
+from vlista_core.testing import sparse_batch
+from vlista_core.training import Trainer
+
+DTYPES = [torch.float64, torch.complex128]
+
+
+def _dictionary(dtype: torch.dtype = torch.float64, n: int = 40, atoms: int = 48) -> LearnedDictionary:
+    return LearnedDictionary.random(n, atoms, generator=torch.Generator().manual_seed(3), dtype=dtype)
+
+
+def _count(module: torch.nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def _signal(model: UnfoldedModel, batch: Batch) -> Tensor:
+    return model.estimate(batch.y, batch.phi, batch.noise_var).signal
+
+
+class Constant(Augmentation):
+    """The same step and threshold for every sample and layer."""
+
+    def __init__(self, step: float, threshold: float) -> None:
+        super().__init__()
+        self.step, self.threshold = step, threshold
+
+    def forward(self, state: LayerState) -> Adaptation:
+        one = torch.ones_like(state.noise_var)[:, None]
+        return Adaptation(self.step * one, self.threshold * one)
+
+
+def test_parameter_counts_are_those_printed_in_the_paper() -> None:
+    dictionary = LearnedDictionary(torch.zeros(1024, 1024))
+    adlista = ADLISTA(dictionary, augmentation="paper")
+    vlista = VLISTA(dictionary, 500)
+    millions = {
+        "a-dlista": _count(adlista) / 1e6,
+        "likelihood": (_count(vlista.decoder) + _count(vlista.augmentation)) / 1e6,
+        "posterior": _count(vlista.posterior) / 1e6,
+        "prior": _count(vlista.prior) / 1e6,
+    }
+    rounded = {name: round(value, 2) for name, value in millions.items()}
+    assert rounded == {"a-dlista": 3.15, "likelihood": 1.05, "posterior": 2.08, "prior": 1.10}
+    assert round(_count(adlista.augmentation) / 1e3, 2) == 3.11
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=["real", "complex"])
+def test_dlista_with_one_dictionary_step_and_threshold_is_ista(dtype: torch.dtype) -> None:
+    batch, dictionary = sparse_batch(dtype), _dictionary(dtype)
+    step, threshold, layers = 0.2, 0.02, 7
+    dlista = DLISTA(dictionary, layers=layers, step=step, threshold=threshold)
+    ista = ISTA(
+        dictionary=dictionary.frozen(), step=step, penalty=threshold / step, iterations=layers, tolerance=1e-300
+    )
+    expected = ista.estimate(batch.y, batch.phi, batch.noise_var).signal
+    assert torch.allclose(_signal(dlista, batch), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=["real", "complex"])
+def test_a_dlista_with_a_constant_augmentation_is_dlista(dtype: torch.dtype) -> None:
+    batch, dictionary = sparse_batch(dtype), _dictionary(dtype)
+    dlista = DLISTA(dictionary, layers=4, step=0.3, threshold=0.01)
+    adlista = ADLISTA(dictionary, layers=4)
+    adlista.augmentation = Constant(0.3, 0.01)
+    assert torch.allclose(_signal(adlista, batch), _signal(dlista, batch), atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["paper", "adaptive"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=["real", "complex"])
+def test_vlista_without_variance_is_a_dlista_on_the_posterior_mean(kind: str, dtype: torch.dtype) -> None:
+    batch, dictionary = sparse_batch(dtype), _dictionary(dtype)
+    vlista = VLISTA(dictionary, 24, layers=3, prior_width=2, augmentation=kind, anchored=True)  # type: ignore[arg-type]
+    with torch.no_grad():
+        for parameter in vlista.posterior.centre_decoder.parameters():
+            parameter.zero_()  # the mean of every posterior is then the decoder
+        last = vlista.posterior.raw_decoder[-1]
+        assert isinstance(last, torch.nn.ConvTranspose2d)
+        assert last.bias is not None
+        last.weight.zero_()
+        last.bias.fill_(-60.0)
+    adlista = ADLISTA(dictionary, layers=3, augmentation=kind)  # type: ignore[arg-type]
+    adlista.augmentation = vlista.augmentation
+    expected = _signal(adlista, batch)
+    assert torch.allclose(_signal(vlista, batch), expected, atol=1e-12)
+    drawn = vlista.estimate(batch.y, batch.phi, batch.noise_var, n_samples=3)
+    assert torch.allclose(drawn.signal, expected, atol=1e-3)
+
+
+def test_adaptive_augmentation_is_blind_to_units() -> None:
+    batch = sparse_batch(torch.float64)
+    model = ADLISTA(_dictionary(), layers=4)
+    with torch.no_grad():
+        model.augmentation.head.weight.normal_(generator=torch.Generator().manual_seed(0))  # type: ignore[union-attr, operator]
+    phi = DenseMap(3.0 * batch.phi.materialize())
+    scaled = model.estimate(12.0 * batch.y, phi, 144.0 * batch.noise_var).signal
+    assert torch.allclose(scaled, 4.0 * _signal(model, batch), rtol=1e-6, atol=1e-9)
+
+
+def test_adaptive_parameters_differ_between_samples_and_the_noise_level_matters() -> None:
+    batch = sparse_batch(torch.float64)
+    model = ADLISTA(_dictionary(), layers=3)
+    with torch.no_grad():
+        model.augmentation.head.weight.normal_(generator=torch.Generator().manual_seed(0))  # type: ignore[union-attr, operator]
+    layers = model.unroll(batch.y, batch.phi, batch.noise_var)
+    assert all(layer.step.unique().numel() == len(batch) for layer in layers)
+    louder = model.unroll(batch.y, batch.phi, 100 * batch.noise_var)
+    assert not torch.allclose(layers[0].threshold, louder[0].threshold)
+
+
+def test_calibration_starts_an_adaptive_stack_at_a_useful_error() -> None:
+    problem = SyntheticProblem(length=100, rows=50, sparsity=0.05, snr_db=40.0)
+    model = ADLISTA(LearnedDictionary(torch.eye(100)), layers=10)
+    test = problem.sample(200, seed=9)
+    before = nmse_db(_signal(model, test), test.signal)
+    model.calibrate(problem.sample(200, seed=9, split="train"))
+    after = nmse_db(_signal(model, test), test.signal)
+    assert after < min(before, -18.0)
+
+
+def test_the_elbo_is_the_sum_of_its_terms() -> None:
+    """Against torch.distributions, with one layer so that no conditional prior enters."""
+    batch = sparse_batch(torch.float64)
+    model = VLISTA(_dictionary(), 24, layers=1, prior_width=2, noise=0.3)
+    bound = model.elbo(batch, torch.Generator().manual_seed(1))
+    noise = torch.randn(6, 40, 48, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    signals, _, posteriors, _ = model._run(batch.y, batch.phi, batch.noise_var, [noise])
+    normal = torch.distributions.Normal(signals[0], 0.3)
+    assert torch.allclose(bound.log_likelihood, normal.log_prob(batch.signal).sum(1))
+    posterior = torch.distributions.Normal(posteriors[0].centre, posteriors[0].deviation)  # type: ignore[attr-defined]
+    prior = torch.distributions.Normal(0.0, 1.0)
+    assert torch.allclose(bound.divergence, torch.distributions.kl_divergence(posterior, prior).sum((1, 2)))
+    loss = model.training_loss(batch, generator=torch.Generator().manual_seed(1))
+    assert torch.allclose(loss, -(bound.log_likelihood - 1e-3 * bound.divergence).mean() / 40)
+
+
+def test_complex_likelihood_integrates_to_one() -> None:
+    grid = torch.linspace(-3, 3, 301, dtype=torch.float64)
+    plane = torch.complex(grid[:, None].expand(301, 301), grid[None, :].expand(301, 301)).reshape(-1, 1)
+    density = torch.exp(gaussian_log_likelihood(plane, torch.full_like(plane, 0.2 + 0.1j), 0.5))
+    assert float(density.sum() * (grid[1] - grid[0]) ** 2) == pytest.approx(1.0, abs=1e-4)
+
+
+def test_the_elbo_rises_under_training() -> None:
+    problem = SyntheticProblem(length=40, rows=24, sparsity=0.1, snr_db=30.0)
+    model = VLISTA(
+        _dictionary(torch.float32, 40, 40), 24, layers=2, prior_width=2, anchored=True, augmentation="adaptive"
+    )
+    held_out = problem.sample(64, seed=4)
+
+    def bound() -> float:
+        with torch.no_grad():
+            value = model.elbo(held_out, torch.Generator().manual_seed(0)).value(model.divergence_weight)
+        return float(value.mean())
+
+    before = bound()
+    Trainer(steps=60, batch_size=32, learning_rate=2e-3, validate_every=60, validation_samples=32).fit(
+        model, problem, seed=0
+    )
+    assert bound() > before + 20
+
+
+def test_the_prior_is_not_used_at_inference() -> None:
+    batch = sparse_batch(torch.float64)
+    model = VLISTA(_dictionary(), 24, prior_width=2)
+    before = model.estimate(batch.y, batch.phi, batch.noise_var, n_samples=2)
+    with torch.no_grad():
+        for parameter in model.prior.parameters():
+            parameter.fill_(math.nan)
+    after = model.estimate(batch.y, batch.phi, batch.noise_var, n_samples=2)
+    assert torch.equal(before.signal, after.signal)
+
+
+def test_samples_give_the_mean_and_the_variance_and_do_not_depend_on_the_batch() -> None:
+    batch = sparse_batch(torch.complex128)
+    model = VLISTA(_dictionary(torch.complex128), 24, prior_width=2, deviation=0.05)
+    out = model.estimate(batch.y, batch.phi, batch.noise_var, n_samples=5, seed=3)
+    assert out.samples is not None
+    assert out.variance is not None
+    assert out.samples.shape == (5, *batch.signal.shape)
+    assert torch.allclose(out.signal, out.samples.mean(0))
+    assert torch.allclose(out.variance, out.samples.var(0), atol=1e-12)
+    assert float(out.variance.min()) >= 0
+    assert float(out.variance.max()) > 0
+    part = batch.select(torch.tensor([4, 1]))
+    alone = model.estimate(part.y, part.phi, part.noise_var, n_samples=5, seed=3)
+    assert torch.allclose(alone.signal, out.signal[[4, 1]], atol=1e-10)
+    other = model.estimate(batch.y, batch.phi, batch.noise_var, n_samples=5, seed=4)
+    assert not torch.allclose(other.signal, out.signal)
+
+
+@pytest.mark.parametrize(
+    ("build", "word"),
+    [
+        (lambda: DLISTA(_dictionary(), layers=0), "layers"),
+        (lambda: DLISTA(torch.eye(3)), "LearnedMap"),  # type: ignore[arg-type]
+        (lambda: ADLISTA(_dictionary(), augmentation="cnn"), "augmentation"),  # type: ignore[arg-type]
+        (lambda: VLISTA(_dictionary(), 24, noise=0.0), "noise"),
+        (lambda: VLISTA(_dictionary(), 24, family="flow"), "family must be one of gaussian"),
+        (lambda: VLISTA(_dictionary(), 0), "measurements"),
+        (lambda: ADLISTA(_dictionary(), augmentation="paper").calibrate(sparse_batch(torch.float64)), "adaptive"),
+    ],
+)
+def test_bad_arguments_are_named(build: Callable[[], object], word: str) -> None:
+    with pytest.raises(ValueError, match=word):
+        build()
