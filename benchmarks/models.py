@@ -98,7 +98,7 @@ def fixed(minutes: float) -> None:
     hyper.tune(problem.sample(256, seed=TRAINING_SEED, split="train", start=10**8))
     rows.append(measure("HyperLISTA", hyper, problem, (time.perf_counter() - start) / 60))
     alista = ALISTA(weights, layers=LAYERS_FIXED)
-    tuned = Trainer(seconds=seconds / 2, batch_size=128, learning_rate=0.03, schedule="cosine", clip_norm=1.0)
+    tuned = Trainer(seconds=seconds / 2, batch_size=128, learning_rate=5e-3, schedule="cosine", clip_norm=1.0)
     rows.append(trained("ALISTA", alista, problem, tuned, alista.calibrate, "-33.6"))
     nalista = NALISTA(weights, layers=LAYERS_FIXED)
     tuned = Trainer(seconds=seconds, batch_size=128, learning_rate=2e-3, schedule="cosine", clip_norm=1.0)
@@ -135,7 +135,7 @@ def varying(minutes: float) -> None:
             measure(f"AMP, {LAYERS_VARYING} iterations", AMP(iterations=LAYERS_VARYING), problem, 0.0),
             trained("LISTA", lista, problem, trainer(1e-3), lista.calibrate),
             trained("DLISTA", dlista, problem, trainer(1e-4), dlista.calibrate),
-            trained("A-DLISTA (paper)", paper, problem, trainer(1e-4)),
+            trained("A-DLISTA (paper)", paper, problem, trainer(1e-4), paper.calibrate),
             trained("A-DLISTA (adaptive)", adaptive, problem, trainer(1e-4), adaptive.calibrate),
         ]
         noise = "noiseless" if snr_db is None else f"{snr_db:g} dB"

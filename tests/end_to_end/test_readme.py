@@ -5,11 +5,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
-def test_every_python_snippet_runs() -> None:
+def test_every_python_snippet_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
     snippets = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
     assert len(snippets) >= 4
     namespace: dict[str, object] = {}

@@ -88,7 +88,7 @@ def test_tables_and_rays_are_those_of_sionnas_cdl(model: CdlModel) -> None:
     assert table.xpr == pytest.approx(float(cdl._xpr), rel=1e-5)
 
 
-@pytest.mark.parametrize("model", ["C", "D"])
+@pytest.mark.parametrize("model", ["A", "B", "C", "D", "E"])
 def test_distribution_is_that_of_sionnas_own_draws(model: CdlModel) -> None:
     """Power, power of each tap, spatial correlation and mean, within 5 standard errors of two sets of 1000 channels.
 
@@ -115,9 +115,11 @@ def test_distribution_is_that_of_sionnas_own_draws(model: CdlModel) -> None:
         "receive correlation": lambda h: _parts((h[:, :, 0] * h[:, :, 1].conj()).sum((1, 2))[:, None]),
         "mean of the first tap": lambda h: _parts(h[:, 0].flatten(1)),
     }
+    if model in ("D", "E"):
+        statistics["K-factor"] = _k_factors
     for name, statistic in statistics.items():
         a, b = statistic(ours), statistic(theirs)
-        error = torch.sqrt((a.var(0) + b.var(0)) / count)
+        error = torch.sqrt((a.var(0) + b.var(0)) / len(a))
         excess = ((a.mean(0) - b.mean(0)).abs() / (5 * error + 1e-7)).max()
         assert excess < 1, f"{name}: {float(excess):.2f} of the allowed difference"
 
@@ -132,6 +134,13 @@ def test_k_factor_is_the_tables(model: CdlModel) -> None:
     table = cdl_table(model)
     # The mean of 3000 diffuse first taps adds a bias below 1e-5; the spread of the ratio is below one per cent.
     assert float(k_factor) == pytest.approx(table.k_factor, rel=0.03)
+
+
+def _k_factors(h: Tensor) -> Tensor:
+    """Specular over diffuse power of each of 20 groups of channels: [20, 1]. The groups tell the error of the mean."""
+    groups = h.reshape(20, -1, *h.shape[1:])
+    specular = groups[:, :, 0].mean(1).abs().square().mean((1, 2))
+    return (specular / (groups.abs().square().sum(2).mean((1, 2, 3)) - specular))[:, None]
 
 
 def _parts(values: Tensor) -> Tensor:

@@ -23,6 +23,7 @@ from vlista_core.models.augmentation import (
 )
 from vlista_core.models.base import Loss
 from vlista_core.models.dictionary_network import DictionaryNetwork
+from vlista_core.models.dlista import suggest_step
 from vlista_core.models.layer import Layer
 from vlista_core.problems import Batch
 from vlista_core.prox import soft_threshold
@@ -66,15 +67,32 @@ class ADLISTA(DictionaryNetwork):
 
     @torch.no_grad()
     def calibrate(self, batch: Batch) -> None:
-        """Start the adaptive scales of each layer, in turn, from the best of a grid on training data."""
+        """Start from the best of a grid on training data: the adaptive scales of each layer in turn, or the one step and
+        threshold with which the paper's network starts in all layers."""
         network = self.augmentation
-        if not isinstance(network, AdaptiveAugmentation):
-            raise ValueError(
-                "only augmentation='adaptive' can be calibrated; the paper's network has no scales of its own"
-            )
-        results = {memory: self._calibrate_scales(batch, network, memory) for memory in (1e-3, 0.5, 1.0)}
-        best = min(results, key=lambda memory: results[memory])
-        self._calibrate_scales(batch, network, best)
+        if isinstance(network, PaperAugmentation):
+            network.start(*self._best_constants(batch))
+        elif isinstance(network, AdaptiveAugmentation):
+            results = {memory: self._calibrate_scales(batch, network, memory) for memory in (1e-3, 0.5, 1.0)}
+            best = min(results, key=lambda memory: results[memory])
+            self._calibrate_scales(batch, network, best)
+
+    def _best_constants(self, batch: Batch) -> tuple[float, float]:
+        """The step and threshold, the same for all samples and layers, with the least error after the last layer."""
+        psi = self.dictionary(0)
+        safe = suggest_step(batch.phi, psi)
+        size = float(psi.adjoint(batch.phi.adjoint(batch.y)).abs().square().mean().sqrt())
+        best = (math.inf, safe, safe * size)
+        for step in (scale * safe for scale in _STEP_SCALES):
+            for threshold in (level * step * size for level in _THRESHOLD_SCALES):
+                code = batch.y.new_zeros(len(batch), psi.shape[1])
+                for _ in range(self.layers):
+                    residual = batch.y - batch.phi.apply(psi.apply(code))
+                    moved = code + step * psi.adjoint(batch.phi.adjoint(residual))
+                    code = soft_threshold(moved, moved.real.new_tensor(threshold))
+                error = float((psi.apply(code) - batch.signal).abs().square().sum())
+                best = min(best, (error, step, threshold))
+        return best[1:]
 
     def parameter_groups(self) -> list[dict[str, object]]:
         """The dictionaries at the trainer's rate, the augmentation at its own: Adam moves every entry of Ψ at once."""

@@ -13,7 +13,7 @@ from vlista_core.estimate import Estimate, Measurement
 from vlista_core.linops import DenseMap, IdentityMap, LinearMap
 from vlista_core.models.analytic import analytic_weights
 from vlista_core.models.base import Loss, UnfoldedModel, positive_parameter
-from vlista_core.models.calibration import greedy_layers, store_positive
+from vlista_core.models.calibration import steady_layers, store_positive
 from vlista_core.models.selection import selected_share
 from vlista_core.problems import Batch, check_count
 from vlista_core.prox import soft_threshold_with_selection
@@ -66,18 +66,18 @@ class ALISTA(UnfoldedModel):
 
     @torch.no_grad()
     def calibrate(self, batch: Batch) -> None:
-        """Start from the best step and threshold of each layer in turn, by a grid search on training data."""
+        """Start from the step and the threshold level that, the same in every layer, end best on training data."""
         psi = dictionary_map(self.dictionary, batch.phi)
         a = batch.phi @ psi
         weights = weight_map(self.weights, a)
-        chosen = greedy_layers(
+        chosen = steady_layers(
             self.layers,
             batch.y.new_zeros(len(batch), psi.shape[1]),
             batch.signal,
             gradient=lambda t, code: weights.adjoint(batch.y - a.apply(code)),
             shrink=lambda t, u, threshold: soft_threshold_with_selection(u, threshold, self._share(t)),
             synthesis=psi.apply,
-            steps=(0.6, 0.8, 1.0, 1.2),
+            steps=(0.3, 0.4, 0.5, 0.6, 0.8, 1.0),
         )
         store_positive(self.step, [layer.step for layer in chosen])
         store_positive(self.threshold, [layer.threshold for layer in chosen])

@@ -69,6 +69,10 @@ class PaperAugmentation(Augmentation):
         self.mix = nn.Linear(120, 25)
         self.step_head, self.threshold_head = nn.Linear(25, 1), nn.Linear(25, 1)
         initialise(self, generator)
+        self.start(step, threshold)
+
+    def start(self, step: float, threshold: float) -> None:
+        """Let every sample and layer start near these."""
         start_head(self.step_head, step)
         start_head(self.threshold_head, threshold)
 
@@ -161,9 +165,9 @@ def initialise(module: nn.Module, generator: torch.Generator) -> None:
 
 
 def start_head(head: nn.Linear, value: float) -> None:
-    """Let softplus(head(·)) start at `value`."""
+    """Let softplus(head(·)) start at `value`, exactly: the weights of the head start at zero."""
     with torch.no_grad():
-        head.weight.mul_(0.01)
+        head.weight.zero_()
         head.bias.fill_(inverse_softplus(value))
 
 

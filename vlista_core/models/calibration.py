@@ -1,7 +1,8 @@
-"""A start from data: the best step and threshold of each layer in turn, by grid search.
+"""A start from data: steps and thresholds by grid search, so that descent only has to fine-tune.
 
-Layer t is x_t = η_θ(x_{t-1} + γ g_t(x_{t-1})). Each layer costs one gradient and a few dozen shrinkages; descent then only has
-to fine-tune. Without it deep stacks start diverged.
+Layer t is x_t = η_θ(x_{t-1} + γ g_t(x_{t-1})). `greedy_layers` takes the best pair of each layer in turn, which suits a few
+layers. `steady_layers` takes the one step and the one threshold in units of the gradient that end best when every layer has them,
+which suits deep stacks: layers that do their best at once leave false entries that later layers cannot remove.
 """
 
 from __future__ import annotations
@@ -57,6 +58,36 @@ def greedy_layers(
         code = shrink(t, code + best.step * direction, direction.real.new_tensor(best.threshold))
         chosen.append(best)
     return chosen
+
+
+@torch.no_grad()
+def steady_layers(
+    layers: int,
+    code: Tensor,
+    signal: Tensor,
+    *,
+    gradient: Callable[[int, Tensor], Tensor],
+    shrink: Callable[[int, Tensor, Tensor], Tensor],
+    synthesis: Callable[[Tensor], Tensor],
+    steps: Sequence[float],
+) -> list[LayerChoice]:
+    """The same step and the same threshold level in every layer that leave the least error after the last one.
+
+    Arguments as for `greedy_layers`. The thresholds of the layers are level times the root mean square of their gradients.
+    """
+    best: list[LayerChoice] = []
+    for step in steps:
+        for level in LEVELS:
+            point, thresholds = code, []
+            for t in range(layers):
+                direction = gradient(t, point)
+                threshold = level * direction.abs().square().mean().sqrt()
+                point = shrink(t, point + step * direction, threshold)
+                thresholds.append(float(threshold))
+            error = float((synthesis(point) - signal).abs().square().sum())
+            if not best or error < best[-1].error:
+                best = [LayerChoice(error, step, threshold) for threshold in thresholds]
+    return best
 
 
 def store_positive(parameter: nn.Parameter, values: Sequence[float]) -> None:

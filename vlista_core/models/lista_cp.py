@@ -13,7 +13,7 @@ from vlista_core.linops import DenseMap, LinearMap
 from vlista_core.models.alista import check_weights, dictionary_map
 from vlista_core.models.analytic import analytic_weights
 from vlista_core.models.base import Loss, UnfoldedModel, positive_parameter
-from vlista_core.models.calibration import greedy_layers, store_positive
+from vlista_core.models.calibration import steady_layers, store_positive
 from vlista_core.models.pairs import matrix_parameter, matrix_value, store_matrix
 from vlista_core.models.selection import selected_share
 from vlista_core.problems import Batch, check_count
@@ -80,14 +80,14 @@ class LISTACP(UnfoldedModel):
         psi = dictionary_map(self.dictionary, batch.phi)
         a = batch.phi @ psi
         weights = matrix_value(self.weights, self.dtype)
-        chosen = greedy_layers(
+        chosen = steady_layers(
             self.layers,
             batch.y.new_zeros(len(batch), psi.shape[1]),
             batch.signal,
             gradient=lambda t, code: DenseMap(weights[t]).adjoint(batch.y - a.apply(code)),
             shrink=self._shrink,
             synthesis=psi.apply,
-            steps=(0.6, 0.8, 1.0, 1.2),
+            steps=(0.3, 0.4, 0.5, 0.6, 0.8, 1.0),
         )
         steps = weights.real.new_tensor([layer.step for layer in chosen])
         store_matrix(self.weights, steps[:, None, None] * weights)
