@@ -1,8 +1,8 @@
 """A start from data: steps and thresholds by grid search, so that descent only has to fine-tune.
 
 Layer t is x_t = η_θ(x_{t-1} + γ g_t(x_{t-1})). `greedy_layers` takes the best pair of each layer in turn, which suits a few
-layers. `steady_layers` takes the one step and the one threshold in units of the gradient that end best when every layer has them,
-which suits deep stacks: layers that do their best at once leave false entries that later layers cannot remove.
+layers. `steady_layers` takes the one step and the one threshold, in units of the gradient, that end best when every layer has
+them, which suits deep stacks: layers that do their best at once leave false entries that later layers cannot remove.
 """
 
 from __future__ import annotations
