@@ -31,7 +31,7 @@ $(READY): pyproject.toml constraints.txt
 	@echo "Installing into $(VENV) (a few minutes the first time; log in $(VENV)/install.log)"
 	@mv $(VENV).log $(VENV)/install.log; \
 	  $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[dev,cluster]' >> $(VENV)/install.log 2>&1 || \
-	  { echo "error: the packages could not be installed (is the network reachable?): $$(grep -i '^error' $(VENV)/install.log | tail -n 1)" >&2; exit 2; }
+	  { echo "error: the packages could not be installed; is the network reachable? The reason is at the end of $(VENV)/install.log" >&2; exit 2; }
 	@touch $@
 
 clean:

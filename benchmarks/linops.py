@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 
 import torch
 from sklearn.linear_model import orthogonal_mp
+from timing import best_time
 from torch import Tensor
 
 from vlista_core.data.synthetic import benchmark
@@ -20,17 +19,6 @@ from vlista_core.prox import soft_threshold
 from vlista_core.solvers import OMP
 
 BATCH, M, N, LAYERS = 128, 100, 784, 3
-
-
-def best_time(run: Callable[[], object], repeats: int = 7) -> float:
-    """Seconds of the fastest of several runs, after one that does not count."""
-    run()
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - start)
-    return min(times)
 
 
 def layers(y: Tensor, phi: DenseMap, psi: DenseMap, *, formed: bool) -> Tensor:
@@ -51,18 +39,15 @@ def layer_data() -> tuple[Tensor, DenseMap, DenseMap]:
 
 
 PEAK = """
-import re, sys
+import sys
 sys.path.insert(0, {folder!r})
 from linops import layer_data, layers
-
-def kilobytes(field):
-    return int(re.search(field + r":\\s+(\\d+)", open("/proc/self/status").read())[1])
-
+from timing import forget_peak, memory
 data = layer_data()
-open("/proc/self/clear_refs", "w").write("5")
-before = kilobytes("VmRSS")
+forget_peak()
+before = memory("VmRSS")
 layers(*data, formed={formed})
-print(kilobytes("VmHWM") - before)
+print(memory("VmHWM") - before)
 """
 
 
@@ -70,15 +55,15 @@ def peak_memory(formed: bool) -> float:
     """MB that three layers add to the process, in a process of their own."""
     code = PEAK.format(folder=sys.path[0], formed=formed)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return int(done.stdout) / 1024
+    return float(done.stdout)
 
 
 def compare_layers() -> None:
     y, phi, psi = layer_data()
     with torch.no_grad():
         gap = (layers(y, phi, psi, formed=True) - layers(y, phi, psi, formed=False)).abs().max()
-        formed = best_time(lambda: layers(y, phi, psi, formed=True))
-        factored = best_time(lambda: layers(y, phi, psi, formed=False))
+        formed = best_time(lambda: layers(y, phi, psi, formed=True), 7)
+        factored = best_time(lambda: layers(y, phi, psi, formed=False), 7)
     memory = peak_memory(True), peak_memory(False)
     print(f"three layers, m = {M}, n = b = {N}, batch {BATCH} (largest difference {gap:.0e}):")
     print(f"  formed {formed * 1e3:7.1f} ms, factored {factored * 1e3:6.1f} ms: {formed / factored:.1f} times faster")

@@ -7,13 +7,11 @@ python benchmarks/model_speed.py --memory   one VLISTA training step at n = b = 
 from __future__ import annotations
 
 import argparse
-import re
 import time
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import torch
+from timing import best_time, forget_peak, memory
 from torch import Tensor
 
 from vlista_core.dictionaries import LearnedDictionary
@@ -22,17 +20,6 @@ from vlista_core.models import ADLISTA, VLISTA
 from vlista_core.models.adlista import LikelihoodBlock
 from vlista_core.models.layer import Layer
 from vlista_core.problems import Batch
-
-
-def best_time(run: Callable[[], object], repeats: int) -> float:
-    """Seconds of the fastest of several runs, after one that does not count."""
-    run()
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - start)
-    return min(times)
 
 
 def draw(batch: int, m: int, n: int) -> Batch:
@@ -94,13 +81,7 @@ def memory_of_vlista(prior_width: int, batch_size: int) -> None:
     batch = draw(batch_size, 500, 1024)
     model = VLISTA(LearnedDictionary(torch.eye(1024)), 500, prior_width=prior_width)
     optimizer = torch.optim.Adam(model.parameters(), fused=True)
-    status = Path("/proc/self/status")
-
-    def kilobytes(field: str) -> int:
-        found = re.search(rf"{field}:\s+(\d+)", status.read_text())
-        return int(found[1]) if found else 0
-
-    Path("/proc/self/clear_refs").write_text("5")
+    forget_peak()
     start = time.perf_counter()
     loss = model.training_loss(batch, generator=torch.Generator().manual_seed(0))
     loss.backward()  # type: ignore[no-untyped-call]
@@ -108,7 +89,7 @@ def memory_of_vlista(prior_width: int, batch_size: int) -> None:
     seconds = time.perf_counter() - start
     print(
         f"VLISTA, n = b = 1024, m = 500, three layers, batch {batch_size}, prior width {prior_width}: "
-        f"peak of the process {kilobytes('VmHWM') / 2**20:.2f} GiB, {seconds:.0f} s a step"
+        f"peak of the process {memory('VmHWM') / 1024:.2f} GiB, {seconds:.0f} s a step"
     )
 
 
