@@ -203,7 +203,7 @@ def _one_line(error: ValidationError) -> str:
         tagged = loc[0] == "channel" and len(loc) > 1 if loc else False
         key = ".".join(str(part) for part in (loc[:1] + loc[2:] if tagged else loc))
         if problem["type"] == "extra_forbidden":
-            problems.append(f"{key} = {problem['input']!r}: unknown key")
+            problems.append(f"{key} = {problem['input']!r}: unknown key; allowed are {', '.join(_allowed(loc))}")
         elif problem["type"] == "value_error":
             problems.append(f"{key}: {problem['ctx']['error']}" if key else str(problem["ctx"]["error"]))
         elif problem["type"] == "missing":
@@ -211,6 +211,19 @@ def _one_line(error: ValidationError) -> str:
         else:
             problems.append(f"{key} = {problem['input']!r}: {problem['msg'][0].lower()}{problem['msg'][1:]}")
     return "; ".join(problems)
+
+
+def _allowed(loc: tuple[int | str, ...]) -> list[str]:
+    """The keys of the section in which an unknown one stands."""
+    section: type[BaseModel] = Scenario
+    for part in loc[:-1]:
+        if part in ("cdl", "paths"):
+            section = PathSection if part == "paths" else CdlSection
+        elif part != "channel":
+            inner = section.model_fields[str(part)].annotation
+            if isinstance(inner, type) and issubclass(inner, BaseModel):
+                section = inner
+    return sorted(section.model_fields)
 
 
 def _folder() -> Path:

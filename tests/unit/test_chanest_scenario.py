@@ -22,7 +22,7 @@ chains = 1
 """
 
 BAD = {
-    "unknown key": (GOOD + "color = 3\n", ["frontend.color = 3", "unknown key"]),
+    "unknown key": (GOOD + "color = 3\n", ["frontend.color = 3", "unknown key; allowed are beams, bits, chains"]),
     "negative count": (GOOD + "[data]\ntrain = -5\n", ["data.train = -5", "greater than or equal to 1"]),
     "chains": (GOOD.replace("chains = 1", "chains = 3"), ["frontend.chains", "at most 2", "got 3"]),
     "snr": (GOOD.replace("[0.0, 10.0]", "[10.0, 0.0]"), ["snr_db", "lowest <= highest", "[10.0, 0.0]"]),
@@ -33,7 +33,10 @@ BAD = {
     "toml": (GOOD + "[", ["not a TOML file"]),
     "paths": (GOOD + '[channel]\nkind = "paths"\npaths = 0\n', ["channel.paths = 0", "greater than or equal to 1"]),
     "kind": (GOOD + '[channel]\nkind = "tdl"\n', ["channel", "tdl", "'cdl', 'paths'"]),
-    "other kind's key": (GOOD + '[channel]\nkind = "paths"\nmodels = ["A"]\n', ["channel.models", "unknown key"]),
+    "other kind's key": (
+        GOOD + '[channel]\nkind = "paths"\nmodels = ["A"]\n',
+        ["channel.models", "unknown key; allowed are carrier, direction, kind, paths"],
+    ),
     "speed": (GOOD + "[channel]\nspeed = [3.0, 1.0]\n", ["channel", "least <= largest", "[3.0, 1.0]"]),
 }
 
