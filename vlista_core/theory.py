@@ -138,6 +138,8 @@ def check_proposition(
     """Both sides of the proposition at every layer of a model's run on a noiseless batch.
 
     truth_dictionary: Ψ_o (n×b), None is the canonical one, for which the signal is the code where the batch has none.
+    The proposition is about x_t = η(x_{t-1} + γ(ΦΨ)ᴴ(y - ΦΨx_{t-1})): DLISTA, and A-DLISTA with the paper's augmentation. The
+    adaptive one also remembers the last residual, so that for it the two sides are figures and not a theorem.
     """
     if bool((batch.noise_var > 0).any()):
         raise ValueError(

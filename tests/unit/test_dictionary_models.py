@@ -19,6 +19,7 @@ from vlista_core.models.vlista import gaussian_log_likelihood
 from vlista_core.problems import Batch
 from vlista_core.solvers import ISTA
 from vlista_core.testing import sparse_batch
+from vlista_core.theory import check_proposition
 from vlista_core.training import Trainer
 
 DTYPES = [torch.float64, torch.complex128]
@@ -124,6 +125,21 @@ def test_adaptive_parameters_differ_between_samples_and_the_noise_level_matters(
     assert all(layer.step.unique().numel() == len(batch) for layer in layers)
     louder = model.unroll(batch.y, batch.phi, 100 * batch.noise_var)
     assert not torch.allclose(layers[0].threshold, louder[0].threshold)
+
+
+@pytest.mark.parametrize("kind", ["dlista", "a-dlista"])
+def test_the_proposition_holds_along_the_layers_of_a_model(kind: str) -> None:
+    problem = SyntheticProblem(length=40, rows=2000, nonzeros=2, data_type=torch.float64)
+    batch = problem.sample(32, seed=1)
+    identity = LearnedDictionary(torch.eye(40, dtype=torch.float64))
+    options = {"layers": 3, "step": 1.0, "threshold": 2.0}
+    model = DLISTA(identity, **options) if kind == "dlista" else ADLISTA(identity, augmentation="paper", **options)  # type: ignore[arg-type]
+    checks = check_proposition(model, batch)
+    assert len(checks) == 3
+    for check in checks:
+        assert check.assumed.any()
+        assert int(check.false_positives[check.assumed].sum()) == 0
+        assert bool((check.error <= check.bound * (1 + 1e-9))[check.assumed].all())
 
 
 def test_calibration_starts_an_adaptive_stack_at_a_useful_error() -> None:

@@ -1,0 +1,60 @@
+"""The loop that drops converged samples: they keep their state, leave the batch, and do not disturb the others."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from vlista_core.data.synthetic import SyntheticProblem
+from vlista_core.estimate import Measurement
+from vlista_core.linops import DenseMap
+from vlista_core.solvers import FISTA
+from vlista_core.solvers.base import State, iterate
+
+SIZE = 16
+
+
+def _system() -> Measurement:
+    return Measurement(torch.zeros(SIZE, 3), DenseMap(torch.zeros(SIZE, 3, 4)), torch.zeros(SIZE))
+
+
+def test_each_sample_stops_at_its_own_time_and_then_costs_nothing() -> None:
+    limits = torch.arange(1, SIZE + 1)
+    work = []
+
+    def step(system: Measurement, state: State, t: int) -> tuple[State, Tensor]:
+        count, limit = state
+        assert system.y.shape[0] == system.phi.batch == count.shape[0]
+        work.append(count.shape[0])
+        return (count + 1, limit), count + 1 >= limit
+
+    (count, _), taken = iterate(_system(), (torch.zeros(SIZE, dtype=torch.int64), limits), step, 100)
+    assert torch.equal(count, limits)
+    assert torch.equal(taken, limits)
+    assert len(work) == SIZE
+    assert sum(work) < 0.8 * SIZE * SIZE  # a fixed batch would process 256 rows; half of them leave each time
+    assert work[-1] <= 2
+
+
+def test_the_limit_on_iterations_holds_for_those_that_never_finish() -> None:
+    def step(system: Measurement, state: State, t: int) -> tuple[State, Tensor]:
+        return (state[0] + 1, state[1]), state[1]
+
+    never = torch.arange(SIZE) % 4 == 0
+    (count, _), taken = iterate(_system(), (torch.zeros(SIZE, dtype=torch.int64), ~never), step, 7)
+    assert count[never].tolist() == [7] * 4
+    assert count[~never].tolist() == [1] * 12
+    assert torch.equal(taken, count)
+
+
+def test_a_hard_sample_does_not_change_an_easy_one() -> None:
+    problem = SyntheticProblem(length=60, rows=30, snr_db=20.0, data_type=torch.float64)
+    batch = problem.sample(8, seed=1)
+    together = FISTA(tolerance=1e-6).estimate(batch.y, batch.phi, batch.noise_var)
+    assert together.iterations is not None
+    assert together.iterations.unique().numel() > 1
+    for index in range(8):
+        one = batch.select(torch.tensor([index]))
+        alone = FISTA(tolerance=1e-6).estimate(one.y, one.phi, one.noise_var)
+        assert alone.iterations is not None
+        assert int(alone.iterations) == int(together.iterations[index])
+        assert float((alone.signal[0] - together.signal[index]).abs().max()) == pytest.approx(0, abs=1e-12)
