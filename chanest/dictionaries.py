@@ -107,6 +107,9 @@ class KroneckerMap(LinearMap):
     def to(self, device: torch.device | str) -> KroneckerMap:
         return self._with(lambda factor: factor.to(device))
 
+    def tensors(self) -> tuple[Tensor, ...]:
+        return self.factors
+
     def cast(self, dtype: torch.dtype) -> KroneckerMap:
         return self._with(lambda factor: factor.to(dtype))
 

@@ -173,6 +173,9 @@ class BeamformingMap(LinearMap):
     def to(self, device: torch.device | str) -> BeamformingMap:
         return self._with(lambda tensor: tensor.to(device))
 
+    def tensors(self) -> tuple[Tensor, ...]:
+        return (self.transmit,) if self.weights is None else (self.transmit, self.weights)
+
     def cast(self, dtype: torch.dtype) -> BeamformingMap:
         return self._with(lambda tensor: tensor.to(dtype))
 

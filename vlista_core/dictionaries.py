@@ -142,6 +142,9 @@ class LearnedMap(nn.Module, LinearMap):
     def materialize(self) -> Tensor:
         return self.frozen().materialize()
 
+    def tensors(self) -> tuple[Tensor, ...]:
+        return self.frozen().tensors()
+
     def cast(self, dtype: torch.dtype) -> LinearMap:
         return self.frozen().cast(dtype)
 

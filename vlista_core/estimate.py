@@ -85,9 +85,8 @@ def check_vectors(name: str, value: Tensor) -> None:
 def check_matrix_values(name: str, value: LinearMap | Tensor) -> None:
     """A map, or a finite tensor [m, n] or [batch, m, n] of a floating-point or complex dtype, or a ValueError."""
     if isinstance(value, LinearMap):
-        matrix = getattr(value, "matrix", None)
-        if isinstance(matrix, Tensor):
-            check_finite(name, matrix)
+        for tensor in value.tensors():
+            check_finite(name, tensor)
         return
     if not isinstance(value, Tensor):
         raise ValueError(f"{name} must be a LinearMap or a torch.Tensor, got {type(value).__name__}")

@@ -14,8 +14,8 @@ _BLOCK_BYTES = 64 * 2**20
 class LinearMap(ABC):
     """A real or complex linear map for every sample of a batch; frozen after construction.
 
-    A subclass gives `shape`, `batch`, `dtype`, `device`, `apply`, `adjoint`, `materialize`, `select` and `to`; everything
-    else follows, and may be overridden where the structure allows something faster.
+    A subclass gives `shape`, `batch`, `dtype`, `device`, `apply`, `adjoint`, `materialize`, `select`, `to` and `tensors`;
+    everything else follows, and may be overridden where the structure allows something faster.
     """
 
     @property
@@ -55,6 +55,10 @@ class LinearMap(ABC):
     @abstractmethod
     def to(self, device: torch.device | str) -> LinearMap:
         """The same map with its data on `device`."""
+
+    @abstractmethod
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The data that the map stores, so that it can be looked at for NaN and Inf."""
 
     def cast(self, dtype: torch.dtype) -> LinearMap:
         """The same map in another precision of the same kind, real or complex."""

@@ -76,6 +76,9 @@ class ComposedMap(LinearMap):
     def to(self, device: torch.device | str) -> ComposedMap:
         return ComposedMap(self.outer.to(device), self.inner.to(device))
 
+    def tensors(self) -> tuple[Tensor, ...]:
+        return (*self.outer.tensors(), *self.inner.tensors())
+
     def cast(self, dtype: torch.dtype) -> ComposedMap:
         return ComposedMap(self.outer.cast(dtype), self.inner.cast(dtype))
 
@@ -139,6 +142,9 @@ class ScaledMap(LinearMap):
 
     def to(self, device: torch.device | str) -> ScaledMap:
         return ScaledMap(self.base.to(device), self.scale.to(device))
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        return (*self.base.tensors(), self.scale)
 
     def cast(self, dtype: torch.dtype) -> ScaledMap:
         return ScaledMap(self.base.cast(dtype), self.scale.to(torch.empty((), dtype=dtype).real.dtype))

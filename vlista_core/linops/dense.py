@@ -80,6 +80,9 @@ class DenseMap(LinearMap):
     def to(self, device: torch.device | str) -> DenseMap:
         return DenseMap(self.matrix.to(device), self.rows_orthonormal)
 
+    def tensors(self) -> tuple[Tensor, ...]:
+        return (self.matrix,)
+
     def cast(self, dtype: torch.dtype) -> DenseMap:
         return DenseMap(self.matrix.to(dtype), self.rows_orthonormal)
 
@@ -131,6 +134,9 @@ class IdentityMap(LinearMap):
 
     def to(self, device: torch.device | str) -> IdentityMap:
         return IdentityMap(self.length, self.data_type, torch.device(device))
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        return ()
 
     def cast(self, dtype: torch.dtype) -> IdentityMap:
         return IdentityMap(self.length, dtype, self.on)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from vlista_core.estimate import Measurement
 from vlista_core.linops import LinearMap
 
 Make = Callable[[torch.dtype], LinearMap]
@@ -111,6 +112,21 @@ def check_cast(case: MapCase, dtype: torch.dtype) -> None:
     assert gap <= 1e-5, f"{case.name}: cast differs by {gap:.1e}"
 
 
+def check_poison(case: MapCase, dtype: torch.dtype) -> None:
+    """A NaN in any of the tensors that the map stores is seen by an estimator, which names phi."""
+    for position in range(len(case.make(dtype).tensors())):
+        a = case.make(dtype)
+        poisoned = a.tensors()[position].detach()
+        poisoned[(0,) * poisoned.ndim] = float("nan")
+        _, y = _vectors(a)
+        try:
+            Measurement.checked(y, a, 0.0)
+        except ValueError as error:
+            assert "phi must be finite" in str(error), f"{case.name}: {error}"
+            continue
+        raise AssertionError(f"{case.name}: a NaN in tensor {position} of the map was not seen")
+
+
 def check_gradient(case: MapCase, dtype: torch.dtype) -> None:
     """The gradient of ‖Ax‖² with respect to x is 2AᴴAx, so that networks can be trained through the map."""
     a = case.make(dtype)
@@ -150,6 +166,7 @@ MAP_CHECKS: tuple[Callable[[MapCase, torch.dtype], None], ...] = (
     check_select,
     check_kept,
     check_cast,
+    check_poison,
     check_gradient,
     check_bad_input,
 )

@@ -64,5 +64,8 @@ class SpyMap(LinearMap):
     def to(self, device: torch.device | str) -> SpyMap:
         return SpyMap(self.base.to(device), self.calls)
 
+    def tensors(self) -> tuple[Tensor, ...]:
+        return self.base.tensors()
+
     def cast(self, dtype: torch.dtype) -> SpyMap:
         return SpyMap(self.base.cast(dtype), self.calls)
