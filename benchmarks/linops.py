@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import warnings
 
 import torch
 from sklearn.linear_model import orthogonal_mp
@@ -39,11 +40,12 @@ def layer_data() -> tuple[Tensor, DenseMap, DenseMap]:
 
 
 PEAK = """
-import sys
+import sys, torch
 sys.path.insert(0, {folder!r})
 from linops import layer_data, layers
 from timing import forget_peak, memory
 data = layer_data()
+layers(data[0][:2], data[1].select(torch.arange(2)), data[2], formed={formed})  # thread pools and work space
 forget_peak()
 before = memory("VmRSS")
 layers(*data, formed={formed})
@@ -76,6 +78,9 @@ def compare_omp() -> None:
     solver = OMP(n_nonzero=50)
 
     def peer() -> None:
+        warnings.simplefilter(
+            "ignore"
+        )  # scikit-learn remarks where a sample's residual is down to rounding before 50 atoms
         for y, matrix in zip(batch.y.numpy(), matrices.numpy(), strict=True):
             orthogonal_mp(matrix, y, n_nonzero_coefs=50)
 

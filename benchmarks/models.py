@@ -10,6 +10,7 @@ import argparse
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from rich.console import Console
@@ -106,7 +107,7 @@ def fixed(minutes: float) -> None:
     show("250x1000, 40 dB, one Φ, 16 layers", rows)
 
 
-def varying(minutes: float) -> None:
+def varying(minutes: float, only: str | None) -> None:
     """A Φ for each sample, 250x500: equal training time for the three networks."""
     for snr_db in (40.0, None):
         problem = benchmark("250x500", snr_db=snr_db)
@@ -131,13 +132,16 @@ def varying(minutes: float) -> None:
         )
         adaptive = ADLISTA(identity, layers=LAYERS_VARYING, loss="relative")
 
-        rows = [
-            measure(f"AMP, {LAYERS_VARYING} iterations", AMP(iterations=LAYERS_VARYING), problem, 0.0),
-            trained("LISTA", lista, problem, trainer(1e-3), lista.calibrate),
-            trained("DLISTA", dlista, problem, trainer(1e-4), dlista.calibrate),
-            trained("A-DLISTA (paper)", paper, problem, trainer(1e-4), paper.calibrate),
-            trained("A-DLISTA (adaptive)", adaptive, problem, trainer(1e-4), adaptive.calibrate),
-        ]
+        runs: dict[str, Callable[[], Row]] = {
+            "amp": partial(measure, f"AMP, {LAYERS_VARYING} iterations", AMP(iterations=LAYERS_VARYING), problem, 0.0),
+            "lista": partial(trained, "LISTA", lista, problem, trainer(1e-3), lista.calibrate),
+            "dlista": partial(trained, "DLISTA", dlista, problem, trainer(1e-4), dlista.calibrate),
+            "a-dlista": partial(trained, "A-DLISTA (paper)", paper, problem, trainer(1e-4), paper.calibrate),
+            "a-dlista-adaptive": partial(
+                trained, "A-DLISTA (adaptive)", adaptive, problem, trainer(1e-4), adaptive.calibrate
+            ),
+        }
+        rows = [run() for name, run in runs.items() if only in (None, name)]
         noise = "noiseless" if snr_db is None else f"{snr_db:g} dB"
         show(f"250x500, {noise}, a new Φ for each sample, {LAYERS_VARYING} layers", rows)
 
@@ -146,13 +150,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("which", choices=("fixed", "varying"))
     parser.add_argument("--minutes", type=float, help="training time of a network (ALISTA takes half)")
+    names = ("amp", "lista", "dlista", "a-dlista", "a-dlista-adaptive")
+    parser.add_argument("--only", choices=names, help="one row of the varying table")
     chosen = parser.parse_args()
     if chosen.minutes is not None and not chosen.minutes > 0:
         parser.error(f"--minutes must be positive, got {chosen.minutes}")
     if chosen.which == "fixed":
         fixed(chosen.minutes or 20.0)
     else:
-        varying(chosen.minutes or 4.0)
+        varying(chosen.minutes or 4.0, chosen.only)
 
 
 if __name__ == "__main__":

@@ -110,7 +110,7 @@ def test_adaptive_augmentation_is_blind_to_units() -> None:
     batch = sparse_batch(torch.float64)
     model = ADLISTA(_dictionary(), layers=4)
     with torch.no_grad():
-        model.augmentation.head.weight.normal_(generator=torch.Generator().manual_seed(0))  # type: ignore[union-attr, operator]
+        model.augmentation.head.weight.normal_(std=0.1, generator=torch.Generator().manual_seed(0))  # type: ignore[union-attr, operator]
     phi = DenseMap(3.0 * batch.phi.materialize())
     scaled = model.estimate(12.0 * batch.y, phi, 144.0 * batch.noise_var).signal
     assert torch.allclose(scaled, 4.0 * _signal(model, batch), rtol=1e-6, atol=1e-9)
@@ -120,11 +120,11 @@ def test_adaptive_parameters_differ_between_samples_and_the_noise_level_matters(
     batch = sparse_batch(torch.float64)
     model = ADLISTA(_dictionary(), layers=3)
     with torch.no_grad():
-        model.augmentation.head.weight.normal_(generator=torch.Generator().manual_seed(0))  # type: ignore[union-attr, operator]
+        model.augmentation.head.weight.normal_(std=0.1, generator=torch.Generator().manual_seed(0))  # type: ignore[union-attr, operator]
     layers = model.unroll(batch.y, batch.phi, batch.noise_var)
     assert all(layer.step.unique().numel() == len(batch) for layer in layers)
     louder = model.unroll(batch.y, batch.phi, 100 * batch.noise_var)
-    assert not torch.allclose(layers[0].threshold, louder[0].threshold)
+    assert not torch.allclose(layers[0].threshold, louder[0].threshold, rtol=0.01, atol=0.0)
 
 
 @pytest.mark.parametrize("kind", ["dlista", "a-dlista"])

@@ -1,9 +1,9 @@
 """Augmentation networks: the step γ and threshold θ of a layer for each sample.
 
 `PaperAugmentation` is the paper's CNN on the matrix ΦΨ_t, which it forms. `AdaptiveAugmentation` is ours: it sees what a layer
-computes anyway (residual, gradient, code, noise level) and one product more, ‖ΦΨ_t g‖, the curvature of the objective along
-the gradient, and never forms the matrix. It also says how much of this layer's residual the next one remembers: the Onsager
-term of AMP, without which the errors of successive layers add up.
+computes anyway (residual, gradient, code, noise level), costs no product with Φ or Ψ_t and never forms the matrix. It also says
+how much of this layer's residual the next one remembers: the Onsager term of AMP, without which the errors of successive
+layers add up.
 """
 
 from __future__ import annotations
@@ -90,12 +90,12 @@ class PaperAugmentation(Augmentation):
 class AdaptiveAugmentation(Augmentation):
     """A small network on ratios of norms; its outputs scale the natural step, threshold and memory of the sample.
 
-    The natural step is ‖g‖²/‖ΦΨg‖², exact line search along the gradient g; the natural threshold is the root mean square of
-    that step; the natural memory is that of AMP. All features are logarithms of ratios, so the network is blind to the units of
-    y, Φ and Ψ. It starts as a constant: `base` holds the logarithms of the three scales for each layer.
+    The natural step is ‖v‖²/‖g‖² with the residual v and the gradient g = (ΦΨ)ᴴv; the natural threshold is the root mean square
+    of that step; the natural memory is that of AMP. All features are logarithms of ratios, so the network is blind to the
+    units of y, Φ and Ψ. It starts as a constant: `base` holds the logarithms of the three scales for each layer.
     """
 
-    FEATURES = 8
+    FEATURES = 7
 
     def __init__(
         self,
@@ -131,19 +131,19 @@ class AdaptiveAugmentation(Augmentation):
         return Adaptation(step, threshold, scales[:, 2:])
 
     @staticmethod
+    @torch.no_grad()
     def natural_step(state: LayerState) -> Tensor:
-        """‖g‖²/‖ΦΨg‖²: [batch]."""
-        image = state.phi.apply(state.psi.apply(state.gradient)).abs().square().sum(1)
-        return state.gradient.abs().square().sum(1) / (image + math.sqrt(torch.finfo(image.dtype).tiny))
+        """‖v‖²/‖g‖²: [batch]. It bounds the line-search step ‖g‖²/‖ΦΨg‖² from above; a unit, not a thing to learn through."""
+        gradient = state.gradient.abs().square().sum(1)
+        return state.residual.abs().square().sum(1) / (gradient + math.sqrt(torch.finfo(gradient.dtype).tiny))
 
     def _features(self, state: LayerState, gradient_power: Tensor, natural_step: Tensor) -> Tensor:
-        """Logarithms of ratios of powers: [batch, 8]."""
+        """Logarithms of ratios of powers: [batch, 7]."""
         y, residual, code = _power(state.y), _power(state.residual), _power(state.code)
         peak = state.gradient.abs().square().amax(1)
         columns = [
             _log_ratio(residual, y),
             _log_ratio(state.noise_var, residual),
-            _log_ratio(gradient_power * natural_step, residual),
             _log_ratio(code, y * natural_step),
             _log_ratio(natural_step.square() * gradient_power, code),
             _log_ratio(peak, gradient_power),

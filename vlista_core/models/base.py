@@ -36,7 +36,11 @@ class UnfoldedModel(nn.Module, Estimator):
         measured = Measurement.checked(y, phi, noise_var)
         self._check_fit(measured)
         with torch.no_grad():
-            out: Estimate = self(measured.y, measured.phi, measured.noise_var)
+            return self.infer(measured)
+
+    def infer(self, measured: Measurement) -> Estimate:
+        """The estimate of checked inputs: a call of `forward`, with everything a user may want to see."""
+        out: Estimate = self(measured.y, measured.phi, measured.noise_var)
         return out
 
     def training_loss(self, batch: Batch, *, generator: torch.Generator) -> Tensor:

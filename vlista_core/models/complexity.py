@@ -101,7 +101,8 @@ def _(model: ADLISTA, measurements: int, length: int) -> int:
 def _(model: VLISTA, measurements: int, length: int) -> int:
     b = model.decoder.shape[1]
     layer = _augmentation(model.augmentation, measurements, length, b) + _posterior(model.posterior, measurements)
-    return _dictionary_layers(model.layers, measurements, length, b) + model.layers * layer
+    signals = (model.layers - 1) * length * b
+    return _dictionary_layers(model.layers, measurements, length, b) + signals + model.layers * layer
 
 
 def counted_macs(model: UnfoldedModel, measurements: int, length: int) -> int:
@@ -142,15 +143,14 @@ def _analytic_layer(dictionary: torch.Tensor | None, measurements: int, length: 
 
 
 def _dictionary_layers(layers: int, measurements: int, length: int, b: int) -> int:
-    """ΦΨx (not in the first layer, where x = 0), its adjoint, and the signal after each layer."""
+    """ΦΨx (not in the first layer, where x = 0), its adjoint, and the signal after the last layer."""
     product = measurements * length + length * b
-    return (2 * layers - 1) * product + layers * length * b
+    return (2 * layers - 1) * product + length * b
 
 
 def _augmentation(network: nn.Module, measurements: int, length: int, b: int) -> int:
     if isinstance(network, AdaptiveAugmentation):
-        hidden = network.body.out_features
-        return measurements * length + length * b + hidden * (network.FEATURES + 3)
+        return network.body.out_features * (network.FEATURES + 3)
     if not isinstance(network, PaperAugmentation):
         raise ValueError(f"no count is known for the augmentation {type(network).__name__}")
     total, height, width = measurements * length * b, measurements, b

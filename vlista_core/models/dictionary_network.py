@@ -49,10 +49,16 @@ class DictionaryNetwork(UnfoldedModel):
     def unroll(self, y: Tensor, phi: LinearMap, noise_var: Tensor) -> list[Layer]:
         """What each layer did."""
 
-    def forward(self, y: Tensor, phi: LinearMap, noise_var: Tensor) -> Estimate:
+    def forward(self, y: Tensor, phi: LinearMap, noise_var: Tensor, *, every_layer: bool = False) -> Estimate:
+        """Signals of the layers before the last cost a product each: they are given where asked for, here or by the loss."""
         layers = self.unroll(y, phi, noise_var)
-        trajectory = tuple(layer.dictionary.apply(layer.code) for layer in layers)
-        return Estimate(trajectory[-1], layers[-1].code, trajectory=trajectory)
+        wanted = layers if every_layer or self.early_weight > 0 else layers[-1:]
+        trajectory = tuple(layer.dictionary.apply(layer.code) for layer in wanted)
+        return Estimate(trajectory[-1], layers[-1].code, trajectory=trajectory if len(wanted) == len(layers) else None)
+
+    def infer(self, measured: Measurement) -> Estimate:
+        out: Estimate = self(measured.y, measured.phi, measured.noise_var, every_layer=True)
+        return out
 
     def _check_fit(self, measured: Measurement) -> None:
         super()._check_fit(measured)
