@@ -2,6 +2,8 @@
 
 from chanest.arrays import Array, ula, upa
 from chanest.dictionaries import KroneckerMap, LearnedKronecker, angular_dictionary
+from chanest.estimators import estimator_names
+from chanest.estimators.library import get_estimator
 from chanest.frontend import BeamformingMap
 from chanest.problem import ChannelBatch, ChannelProblem
 from chanest.scenario import Scenario, load_scenario, scenario_names
@@ -15,6 +17,8 @@ __all__ = [
     "LearnedKronecker",
     "Scenario",
     "angular_dictionary",
+    "estimator_names",
+    "get_estimator",
     "load_scenario",
     "scenario_names",
     "ula",

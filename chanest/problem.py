@@ -129,6 +129,17 @@ class ChannelProblem(Problem):
         )
         return ChannelBatch(signal, y, phi, noise_var, rays=Rays(*rays))
 
+    def channels(self, count: int, *, seed: int, split: Split = "test", start: int = 0) -> Tensor:
+        """vec(H) of the same samples without beams and noise: [count, n]."""
+        check_count("count", count)
+        check_count("start", start, least=0)
+
+        def block(indices: range) -> tuple[Tensor, ...]:
+            h, _ = self._channels(indices, seed, split)
+            return (h.mT.reshape(len(indices), -1),)
+
+        return in_blocks(start, count, block)[0]
+
     @cached_property
     def _map_options(self) -> MapOptions:
         return {

@@ -1,0 +1,95 @@
+"""What all channel estimators share: the noise may be unknown, the arrays are checked, weights go to a file and back."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+
+from chanest.estimators.noise import NoiseModel
+from vlista_core.estimate import Estimate, Estimator, Measurement
+from vlista_core.linops import LinearMap, as_map
+from vlista_core.tensorfile import Json
+
+if TYPE_CHECKING:
+    from chanest.problem import ChannelProblem
+
+Report = Callable[[float, str], None]
+"""Called now and then while fitting with the share that is done, 0 to 1, and a few words."""
+
+
+def silent(share: float, words: str) -> None:
+    """A Report that says nothing."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How to fit: a budget of seconds, the seed of the training draws, and whom to tell."""
+
+    seconds: float = 300.0
+    seed: int = 0
+    report: Report = field(default=silent, compare=False)
+
+
+class ChannelEstimator(nn.Module, Estimator):
+    """ĥ = vec(Ĥ) from y = Φh + n for one pair of arrays. A subclass is one file and one line in the registry."""
+
+    name: ClassVar[str]
+    """As in the registry, tables and file names."""
+    summary: ClassVar[str]
+    """One line for `chanest estimators`."""
+    needs_fit: ClassVar[bool] = False
+    """Whether it is of no use before `fit` (or weights) has given it something to go by."""
+
+    def __init__(self, signal_length: int) -> None:
+        super().__init__()
+        self.signal_length = signal_length
+        self.noise = NoiseModel()
+
+    @classmethod
+    @abstractmethod
+    def build(cls, problem: ChannelProblem) -> Self:
+        """An estimator of the right sizes, with default settings and nothing learned."""
+
+    def fit(self, problem: ChannelProblem, plan: Fit) -> dict[str, Json]:
+        """Learn or tune in place from the training and validation splits; returns what the file should say of it."""
+        raise ValueError(f"{self.name} has nothing to learn or tune")
+
+    @abstractmethod
+    def infer(self, measured: Measurement) -> Estimate:
+        """The estimate of checked inputs whose noise is known. Runs without gradients."""
+
+    @abstractmethod
+    def configuration(self) -> dict[str, Json]:
+        """Everything but the tensors that a file must hold, as JSON; it has "signal_length"."""
+
+    @classmethod
+    @abstractmethod
+    def from_configuration(cls, configuration: dict[str, Json]) -> Self:
+        """The estimator that `configuration` describes, before its state is loaded."""
+
+    def estimate(self, y: Tensor, phi: LinearMap | Tensor, noise_var: Tensor | float | None = None) -> Estimate:
+        """See Estimator; noise_var None is estimated from y, sample by sample."""
+        measured = Measurement.checked(y, phi, 0.0 if noise_var is None else noise_var)
+        if measured.phi.shape[1] != self.signal_length:
+            raise ValueError(
+                f"phi must have {self.signal_length} columns, the entries of vec(H) for which this {self.name} was made, "
+                f"got {measured.phi.shape[1]}"
+            )
+        with torch.no_grad():
+            if noise_var is None:
+                measured = Measurement(y, as_map(phi), self.noise.estimate(y, measured.phi))
+            return self.infer(measured)
+
+    def parameters_learned(self) -> int:
+        """How many real numbers it was given by training: parameters and buffers, a complex one counts twice."""
+        held = {**dict(self.named_parameters()), **dict(self.named_buffers())}
+        return sum(
+            value.numel() * (2 if value.is_complex() else 1)
+            for name, value in held.items()
+            if not name.startswith("noise.")
+        )

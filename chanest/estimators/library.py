@@ -1,0 +1,127 @@
+"""Estimators by name: built for a problem, with the weights that fit it. Files are `{scenario}.{name}.safetensors`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from chanest.estimators import estimator_class
+from chanest.estimators.base import ChannelEstimator, Fit
+from chanest.estimators.noise import NoiseModel
+from chanest.problem import ChannelProblem
+from vlista_core import checkpoint
+from vlista_core.tensorfile import Json
+
+SHIPPED = Path(__file__).resolve().parent.parent / "weights"
+
+
+def own_folder() -> Path:
+    """Where `chanest train` puts weights: $CHANEST_WEIGHTS, else the user's cache."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return Path(os.environ.get("CHANEST_WEIGHTS") or cache / "vlista" / "weights")
+
+
+def get_estimator(
+    name: str,
+    problem: ChannelProblem,
+    *,
+    weights: Path | str | None = None,
+    trained_on: str | None = None,
+) -> ChannelEstimator:
+    """The estimator `name` for `problem`, with weights of your own training, else shipped ones, where there are some.
+
+    weights: a file of your choice; trained_on: take the weights of another scenario, such as a mixture of channel models,
+    whose arrays must be the same.
+    """
+    cls = estimator_class(name)
+    if weights is not None:
+        estimator = _load(Path(weights), cls, problem, any_scenario=trained_on is not None)
+    else:
+        wanted = trained_on or problem.scenario.name
+        path = find_weights(name, wanted)
+        if path is not None:
+            estimator = _load(path, cls, problem, any_scenario=trained_on is not None)
+        elif cls.needs_fit or trained_on is not None:
+            raise ValueError(f"{name} has no weights for {wanted}; train them with: chanest train {wanted} -e {name}")
+        else:
+            estimator = cls.build(problem)
+    estimator.noise = noise_model(problem, trained_on=trained_on)
+    return estimator.eval()
+
+
+def find_weights(name: str, scenario: str) -> Path | None:
+    """The file of an estimator for a scenario: of your own training, else shipped, else None."""
+    for folder in (own_folder(), SHIPPED):
+        path = folder / weights_file(name, scenario)
+        if path.is_file():
+            return path
+    return None
+
+
+def weights_file(name: str, scenario: str) -> str:
+    """The name of a weights file."""
+    return f"{scenario}.{name}.safetensors"
+
+
+def noise_model(problem: ChannelProblem, *, trained_on: str | None = None) -> NoiseModel:
+    """What estimates an unknown noise: from the directions of the scenario's `lmmse`, where there are weights of it."""
+    path = find_weights("lmmse", trained_on or problem.scenario.name)
+    if path is None:
+        return NoiseModel()
+    lmmse = _load(path, estimator_class("lmmse"), problem, any_scenario=trained_on is not None)
+    return NoiseModel(lmmse.get_buffer("factor"))
+
+
+def train_estimator(name: str, problem: ChannelProblem, plan: Fit, *, folder: Path | str | None = None) -> Path:
+    """Fit the estimator `name` to `problem` and write its file into `folder` (your own weights); returns the path."""
+    target = Path(folder) if folder is not None else own_folder()
+    _check_writable(target)
+    estimator = estimator_class(name).build(problem)
+    facts = estimator.fit(problem, plan)
+    path = target / weights_file(name, problem.scenario.name)
+    save_estimator(estimator, problem, path, facts={"seed": plan.seed, "budget_seconds": plan.seconds, **facts})
+    return path
+
+
+def save_estimator(estimator: ChannelEstimator, problem: ChannelProblem, path: Path, *, facts: dict[str, Json]) -> None:
+    """Write an estimator with where it comes from: scenario, hash of its channels, front end, and `facts`."""
+    scenario = problem.scenario
+    provenance: dict[str, Json] = {
+        "estimator": estimator.name,
+        "scenario": scenario.name,
+        "channel_hash": scenario.channel_hash(),
+        "frontend": scenario.frontend.model_dump(mode="json"),
+        **facts,
+    }
+    checkpoint.save(estimator, path, provenance=provenance)
+
+
+def provenance(path: Path | str) -> dict[str, Json]:
+    """What a weights file says of where it comes from."""
+    found = checkpoint.read_header(path).get("provenance")
+    return found if isinstance(found, dict) else {}
+
+
+def _load(path: Path, cls: type[ChannelEstimator], problem: ChannelProblem, *, any_scenario: bool) -> ChannelEstimator:
+    estimator = checkpoint.load(path, expected=cls)
+    origin = provenance(path)
+    if estimator.signal_length != problem.signal_length:
+        raise ValueError(
+            f"{path.name} was made for {origin.get('scenario')}, channels of {estimator.signal_length} entries; "
+            f"{problem.scenario.name} has {problem.signal_length}"
+        )
+    if not any_scenario and origin.get("channel_hash") != problem.scenario.channel_hash():
+        raise ValueError(
+            f"{path.name} holds weights of the channels of {origin.get('scenario')}, not of {problem.scenario.name}; "
+            f"pass trained_on to use them all the same, or train: chanest train {problem.scenario.name} -e {cls.name}"
+        )
+    return estimator
+
+
+def _check_writable(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as fault:
+        raise ValueError(f"the folder for weights cannot be made: {folder}: {fault.strerror}") from None
+    if not os.access(folder, os.W_OK):
+        raise ValueError(f"the folder for weights cannot be written: {folder}")

@@ -1,0 +1,51 @@
+"""The noise variance where nobody knows it: maximum likelihood under a Gaussian model of the channels."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from vlista_core.linops import LinearMap
+
+_NOISE_DB = tuple(-45.0 + step for step in range(71))
+_GAIN_DB = (-9.0, -6.0, -3.0, 0.0, 3.0, 6.0)
+_CHUNK = 32
+
+
+class NoiseModel(nn.Module):
+    """The σ² of a grid that makes y most likely if h ~ CN(0, g·UUᴴ) with some gain g.
+
+    U: [n, r] are the directions in which the channels of a scenario lie; None takes every direction alike, E|h|² = 1,
+    which tells noise from channel only by its power. The file of an estimator does not hold U: `get_estimator` gives it
+    that of the scenario's `lmmse`.
+    """
+
+    def __init__(self, directions: Tensor | None = None) -> None:
+        super().__init__()
+        self.directions: Tensor | None
+        self.register_buffer("directions", directions, persistent=False)
+
+    @torch.no_grad()
+    def estimate(self, y: Tensor, phi: LinearMap) -> Tensor:
+        """y: [batch, m] -> σ²: [batch]."""
+        powers, rotated = self._eigen(y, phi)
+        noise = torch.tensor([10 ** (level / 10) for level in _NOISE_DB], dtype=powers.dtype, device=powers.device)
+        gain = torch.tensor([10 ** (level / 10) for level in _GAIN_DB], dtype=powers.dtype, device=powers.device)
+        chosen = []
+        for first in range(0, len(y), _CHUNK):
+            some = slice(first, first + _CHUNK)
+            variance = gain[:, None, None] * powers[some, None, None, :] + noise[:, None]
+            cost = (variance.log() + rotated[some, None, None, :] / variance).sum(-1)
+            chosen.append(noise[cost.amin(1).argmin(1)])
+        return torch.cat(chosen)
+
+    def _eigen(self, y: Tensor, phi: LinearMap) -> tuple[Tensor, Tensor]:
+        """Eigenvalues of ΦUUᴴΦᴴ and the power of y along its eigenvectors, both [batch, m]."""
+        if self.directions is None:
+            covariance = phi.gram()
+        else:
+            seen = phi.apply_block(self.directions.to(y.dtype)[None])
+            covariance = seen @ seen.mH
+        values, vectors = torch.linalg.eigh(covariance)
+        rotated = (y[:, None, :] @ vectors.conj())[:, 0].abs().square()
+        return values.expand_as(rotated).clamp_min(0.0), rotated
