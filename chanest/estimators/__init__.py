@@ -24,7 +24,7 @@ _PLACES = {
     "dlista": "learned.DLISTAEstimator",
     "a-dlista": "learned.ADLISTAEstimator",
     "vlista": "variational.VLISTAEstimator",
-    "a-dlista+": "covariance.ADLISTAPlus",
+    "a-dlista+": "adlista_plus.ADLISTAPlus",
 }
 """Name -> module and class below this package, in the order of tables. Modules are imported when asked for."""
 

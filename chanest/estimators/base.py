@@ -5,11 +5,12 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 import torch
 from torch import Tensor, nn
 
+from chanest.arrays import Array
 from chanest.estimators.noise import NoiseModel
 from vlista_core.estimate import Estimate, Estimator, Measurement
 from vlista_core.linops import LinearMap, as_map
@@ -33,6 +34,16 @@ class Fit:
     seconds: float = 300.0
     seed: int = 0
     report: Report = field(default=silent, compare=False)
+
+
+def array_configuration(array: Array) -> dict[str, Json]:
+    """An array as JSON."""
+    return dict(vars(array))
+
+
+def array_from(configuration: Json) -> Array:
+    """The array that `array_configuration` wrote."""
+    return Array(**cast("dict[str, Any]", configuration))
 
 
 class ChannelEstimator(nn.Module, Estimator):

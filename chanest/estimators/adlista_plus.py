@@ -1,0 +1,133 @@
+"""A-DLISTA+: the paper's idea, a dictionary that adapts to the measurement, taken as far as it goes.
+
+In A-DLISTA a network makes step and threshold of every layer fit the sample. Here it makes the dictionary fit: layer t has a
+posterior over a family of dictionaries, of which only the covariance R_t they give the channel matters, and takes the best step
+for it, ĥ_t = R_tΦᴴ(ΦR_tΦᴴ + σ²I)⁻¹y, with the actual Φ. What a gate sees is the whole angular spectrum of the gradient
+v_t = Φᴴ(ΦR_tΦᴴ + σ²I)⁻¹y. The first layer has the covariance of the ensemble, so it is the LMMSE estimate.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Self, cast
+
+import torch
+from torch import Tensor, nn
+
+from chanest.arrays import Array
+from chanest.estimators.base import ChannelEstimator, Fit, array_configuration, array_from
+from chanest.estimators.codebook import CovarianceCodebook
+from chanest.estimators.gate import ScoreGate, fit_gates, gate_features
+from chanest.estimators.toeplitz import LagTable, pulled_back, seen_covariance
+from vlista_core.checkpoint import register_model
+from vlista_core.estimate import Estimate, Measurement
+from vlista_core.linalg import cholesky
+from vlista_core.tensorfile import Json
+
+if TYPE_CHECKING:
+    from chanest.problem import ChannelProblem
+
+CODES, RANK, HIDDEN, ROUNDS = 512, 128, 512, 2
+_CHUNK_ENTRIES = 2**22
+
+
+class _Layer(NamedTuple):
+    """A covariance at work on a measurement: R's blocks, the Cholesky factor of C = ΦRΦᴴ + σ²I, and C⁻¹y."""
+
+    blocks: Tensor
+    factor: Tensor
+    weights: Tensor
+
+
+@register_model
+class ADLISTAPlus(ChannelEstimator):
+    """Layers of an exact step each, with a covariance that gates choose from a codebook by what y shows."""
+
+    name = "a-dlista+"
+    summary = "ours: the dictionary's covariance adapts to y, layer by layer, and each step is exact"
+    needs_fit = True
+
+    def __init__(
+        self,
+        rx: Array,
+        tx: Array,
+        *,
+        codes: int = CODES,
+        rank: int = RANK,
+        hidden: int = HIDDEN,
+        rounds: int = ROUNDS,
+    ) -> None:
+        """codes: members of the codebook, rank: directions that hold them, rounds: gates, one solve more than them."""
+        super().__init__(rx.ports * tx.ports)
+        self.layout = LagTable(rx, tx)
+        self.settings = {"codes": codes, "rank": rank, "hidden": hidden, "rounds": rounds}
+        self.codebook = CovarianceCodebook(self.layout, codes, rank)
+        generator = torch.Generator().manual_seed(0)
+        self.gates = nn.ModuleList(ScoreGate(codes, hidden, generator) for _ in range(rounds))
+
+    @classmethod
+    def build(cls, problem: ChannelProblem) -> Self:
+        if problem.subcarriers > 1:
+            raise ValueError(
+                f"{cls.name} is for one subcarrier so far; {problem.scenario.name} has {problem.subcarriers}"
+            )
+        return cls(*problem.arrays)
+
+    def infer(self, measured: Measurement) -> Estimate:
+        size, device = self.chunk(measured), measured.y.device
+        firsts = range(0, len(measured.y), size)
+        chunks = [torch.arange(first, min(first + size, len(measured.y)), device=device) for first in firsts]
+        return Estimate(torch.cat([self._signal(measured.select(some)) for some in chunks]))
+
+    def chunk(self, measured: Measurement) -> int:
+        """How many samples to take at once, for the sake of memory."""
+        return max(1, _CHUNK_ENTRIES // (measured.phi.shape[0] * self.signal_length))
+
+    def _signal(self, measured: Measurement) -> Tensor:
+        layer = self._layer(measured, self.codebook.table(self._weights(measured, len(self.gates)).exp()))
+        return self.layout.apply(layer.blocks, measured.phi.adjoint(layer.weights))
+
+    def _weights(self, measured: Measurement, gates: int) -> Tensor:
+        """Logarithms of the members' weights after the first gates: [batch, codes]."""
+        weights = self.codebook.prior.log().expand(len(measured.y), -1)
+        for t, gate in enumerate(list(self.gates)[:gates]):
+            weights = gate(self._features(measured, weights, first=t == 0))
+        return weights
+
+    def seen_by(self, measured: Measurement, gate: int) -> Tensor:
+        """What a gate gets to see after those before it: [batch, features]."""
+        return self._features(measured, self._weights(measured, gate), first=gate == 0)
+
+    def _features(self, measured: Measurement, weights: Tensor, *, first: bool) -> Tensor:
+        """Scores of the members: how the likelihood of y would rise with their weights, ∂ log p(y)/∂w_k = tr(R_k Q).
+
+        Q = Φᴴ(uuᴴ - C⁻¹)Φ with u = C⁻¹y and C = ΦRΦᴴ + σ²I for the current R.
+        """
+        table = self.codebook.ensemble() if first else self.codebook.table(weights.exp())
+        layer = self._layer(measured, table)
+        outer = layer.weights[:, :, None] * layer.weights[:, None, :].conj()
+        matrix = outer - torch.cholesky_inverse(layer.factor)
+        scores = self.codebook.scores(pulled_back(self.layout, matrix, measured.phi))
+        return gate_features(weights, scores, measured.noise_var, measured.y.abs().square().mean(1))
+
+    def _layer(self, measured: Measurement, table: Tensor) -> _Layer:
+        blocks = self.layout.blocks(table)
+        covariance = seen_covariance(self.layout, table, blocks, measured.phi)
+        covariance.diagonal(dim1=1, dim2=2).add_(measured.noise_var[:, None])
+        factor = cholesky(covariance)
+        return _Layer(blocks, factor, torch.cholesky_solve(measured.y[..., None], factor)[..., 0])
+
+    def configuration(self) -> dict[str, Json]:
+        arrays: dict[str, Json] = {
+            "rx": array_configuration(self.layout.rx), "tx": array_configuration(self.layout.tx)
+        }  # fmt: skip
+        return {"signal_length": self.signal_length, **arrays, **self.settings}
+
+    @classmethod
+    def from_configuration(cls, configuration: dict[str, Json]) -> Self:
+        rx, tx = (array_from(configuration[end]) for end in ("rx", "tx"))
+        settings = {name: cast(int, configuration[name]) for name in ("codes", "rank", "hidden", "rounds")}
+        return cls(rx, tx, **settings)
+
+    def fit(self, problem: ChannelProblem, plan: Fit) -> dict[str, Json]:
+        """Codebook first, then gate after gate, each on fresh training draws whose rays tell the right covariance."""
+        return fit_gates(self, problem, plan)

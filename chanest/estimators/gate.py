@@ -1,0 +1,156 @@
+"""The gates of A-DLISTA+: from scores of a codebook's members to their weights, and how gates learn."""
+
+from __future__ import annotations
+
+import math
+import time
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from chanest.estimators.base import Fit
+from vlista_core.estimate import Measurement
+from vlista_core.metrics import nmse_db
+from vlista_core.models.augmentation import initialise
+from vlista_core.tensorfile import Json
+
+if TYPE_CHECKING:
+    from chanest.estimators.adlista_plus import ADLISTAPlus
+    from chanest.problem import ChannelProblem
+
+SCALARS = 2
+_LEAST_LOG = -12.0
+_DROP = (0.1, 0.2, 0.0)
+_BATCH, _BLOCK = 256, 500
+_RATE, _DECAY = 1e-3, 1e-2
+_SMOOTHING = 0.05
+_LARGEST_CODEBOOK_SET = 20_000
+_SNRS_DB = (0.0, 10.0, 20.0)
+
+
+class ScoreGate(nn.Module):
+    """New weights of the codebook's members from their scores, their weights so far, and two scalars of the sample."""
+
+    def __init__(self, codes: int, hidden: int, generator: torch.Generator) -> None:
+        super().__init__()
+        inputs = 2 * codes + SCALARS
+        self.centre: Tensor
+        self.spread: Tensor
+        self.register_buffer("centre", torch.zeros(inputs))
+        self.register_buffer("spread", torch.ones(inputs))
+        with torch.random.fork_rng(devices=[]):
+            sizes = (inputs, hidden, hidden // 2, codes)
+            self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(sizes))
+        initialise(self, generator)
+
+    def forward(self, features: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Logarithms of the new weights: [batch, 2·codes + scalars] -> [batch, codes].
+
+        A generator drops inputs and hidden units at random, for training.
+        """
+        hidden = (features - self.centre) / self.spread
+        for place, layer in enumerate(self.layers):
+            if place:
+                hidden = nn.functional.gelu(hidden)
+            hidden = layer(_dropped(hidden, _DROP[place], generator))
+        before = features[:, : hidden.shape[1]]
+        return (before + hidden).log_softmax(1)
+
+    def standardise(self, features: Tensor) -> None:
+        """Take centre and spread of the inputs from samples of them."""
+        self.centre, self.spread = features.mean(0), features.std(0) + 1e-3
+
+
+def gate_features(before: Tensor, scores: Tensor, noise_var: Tensor, received: Tensor) -> Tensor:
+    """What a gate sees. before: log weights [batch, codes], scores [batch, codes], noise_var and E|y|² [batch]."""
+    centred = scores - (before.exp() * scores).sum(1, keepdim=True)
+    tiny = torch.finfo(scores.dtype).tiny
+    scalars = [value.clamp_min(tiny).log()[:, None] for value in (noise_var, received)]
+    return torch.cat([before.clamp_min(_LEAST_LOG), torch.asinh(centred), *scalars], 1)
+
+
+def fit_gates(estimator: ADLISTAPlus, problem: ChannelProblem, plan: Fit) -> dict[str, Json]:
+    """Fit codebook and gates within the budget.
+
+    The covariance of a training sample given its clusters is known from its rays. A gate learns the posterior over the
+    members that are near it, by cross-entropy; no gradient passes through a solve.
+    """
+    clock = _Clock(plan)
+    samples = max(_BLOCK, min(_LARGEST_CODEBOOK_SET, int(20 * plan.seconds)))
+    estimator.codebook.fit(
+        problem, samples, seed=plan.seed, report=lambda share, words: plan.report(0.1 * share, words)
+    )
+    start = samples
+    facts: dict[str, Json] = {"codebook_samples": samples}
+    rounds = len(estimator.gates)
+    for t, gate in enumerate(estimator.gates):
+        begin = 0.1 + 0.9 * t / rounds if t else clock.share()
+        end = 0.1 + 0.9 * (t + 1) / rounds
+        seen, places = _collect(estimator, problem, t, start, clock, begin + 0.6 * (end - begin))
+        start += len(seen)
+        assert isinstance(gate, ScoreGate)
+        facts[f"gate_{t + 1}_samples"] = len(seen)
+        facts[f"gate_{t + 1}_steps"] = _train(gate, estimator, seen, places, clock, end)
+    scores: list[Json] = []
+    for snr in _SNRS_DB:
+        batch = problem.sample(300, seed=plan.seed, split="validation", snr_db=snr)
+        scores.append(nmse_db(estimator.estimate(batch.y, batch.phi, batch.noise_var).signal, batch.signal))
+    return {**facts, "validation_snr_db": list(_SNRS_DB), "validation_nmse_db": scores}
+
+
+class _Clock:
+    """The share of the budget that is gone."""
+
+    def __init__(self, plan: Fit) -> None:
+        self.plan, self.begin = plan, time.monotonic()
+
+    def share(self) -> float:
+        return (time.monotonic() - self.begin) / self.plan.seconds
+
+
+@torch.no_grad()
+def _collect(
+    estimator: ADLISTAPlus, problem: ChannelProblem, rounds: int, start: int, clock: _Clock, until: float
+) -> tuple[Tensor, Tensor]:
+    """What gate `rounds` sees of fresh draws, and the places of their true covariances, in half precision."""
+    seen: list[Tensor] = []
+    places: list[Tensor] = []
+    while not seen or clock.share() < until:
+        batch = problem.sample(_BLOCK, seed=clock.plan.seed, split="train", start=start + _BLOCK * len(seen))
+        measured = Measurement(batch.y, batch.phi, batch.noise_var)
+        assert batch.rays is not None
+        places.append(estimator.codebook.place(estimator.layout.of_rays(problem.source, batch.rays)).half())
+        chunks = torch.split(torch.arange(_BLOCK), estimator.chunk(measured))
+        seen.append(torch.cat([estimator.seen_by(measured.select(some), rounds) for some in chunks]).half())
+        clock.plan.report(clock.share(), f"draws for gate {rounds + 1}")
+    return torch.cat(seen), torch.cat(places)
+
+
+def _train(gate: ScoreGate, estimator: ADLISTAPlus, seen: Tensor, places: Tensor, clock: _Clock, until: float) -> int:
+    """AdamW with a cosine rate over the time that is left; returns the number of steps."""
+    generator = torch.Generator().manual_seed(clock.plan.seed)
+    gate.standardise(seen[:10_000].float())
+    optimizer = torch.optim.AdamW(gate.parameters(), _RATE, weight_decay=_DECAY)
+    begin, steps = clock.share(), 0
+    while steps < 2 or clock.share() < until:
+        done = min(1.0, (clock.share() - begin) / max(until - begin, 1e-9))
+        optimizer.param_groups[0]["lr"] = _RATE * (0.5 + 0.5 * math.cos(math.pi * done)) * min(1.0, (steps + 1) / 100)
+        index = torch.randint(len(seen), (_BATCH,), generator=generator)
+        target = (estimator.codebook.closeness(places[index].float()) / _SMOOTHING).softmax(1)
+        loss = -(target * gate(seen[index].float(), generator)).sum(1).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        steps += 1
+        if steps % 50 == 0:
+            clock.plan.report(clock.share(), f"gate, cross-entropy {float(loss):.2f}")
+    return steps
+
+
+def _dropped(values: Tensor, share: float, generator: torch.Generator | None) -> Tensor:
+    if generator is None or share == 0.0:
+        return values
+    kept = torch.rand(values.shape, generator=generator, device=generator.device) >= share
+    return values * kept.to(values.device) / (1.0 - share)

@@ -1,0 +1,153 @@
+"""Gaussian mixture of channels (Koller et al. 2022): the LMMSE estimates of all components, weighted by their posterior."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import TYPE_CHECKING, Literal, Self, cast
+
+import torch
+from torch import Tensor
+
+from chanest.arrays import Array
+from chanest.estimators.base import ChannelEstimator, Fit, array_configuration, array_from
+from chanest.estimators.codebook import k_means
+from chanest.estimators.mixtures import KroneckerComponents, ToeplitzComponents
+from vlista_core.checkpoint import register_model
+from vlista_core.estimate import Estimate, Measurement
+from vlista_core.linalg import cholesky
+from vlista_core.metrics import nmse_db
+from vlista_core.tensorfile import Json
+
+if TYPE_CHECKING:
+    from chanest.problem import ChannelProblem
+
+Structure = Literal["toeplitz", "kronecker"]
+
+COMPONENTS = 64
+_LARGEST_TOEPLITZ = 512
+_CHUNK_ENTRIES = 2**23
+_BLOCK = 2000
+_ITERATIONS = 12
+_SNRS_DB = (0.0, 10.0, 20.0)
+
+
+@register_model
+class GMM(ChannelEstimator):
+    """h ~ Σ_k π_k CN(0, R_k), fitted by EM; ĥ = Σ_k p(k | y) R_kΦᴴ(ΦR_kΦᴴ + σ²I)⁻¹y. One factorisation a component.
+
+    R_k is block Toeplitz (any covariance that uniform arrays can have, with few numbers) or, for large arrays, T_k ⊗ S_k.
+    """
+
+    name = "gmm"
+    summary = "mixture of Gaussians fitted on channels, posterior-weighted LMMSE"
+    needs_fit = True
+
+    def __init__(self, rx: Array, tx: Array, *, structure: Structure, components: int = COMPONENTS) -> None:
+        super().__init__(rx.ports * tx.ports)
+        self.structure, self.arrays = structure, (rx, tx)
+        kind = ToeplitzComponents if structure == "toeplitz" else KroneckerComponents
+        self.components = kind(rx, tx, components)
+        self.log_prior: Tensor
+        self.register_buffer("log_prior", torch.full((components,), -math.log(components)))
+
+    @classmethod
+    def build(cls, problem: ChannelProblem) -> Self:
+        if problem.subcarriers > 1:
+            raise ValueError(
+                f"{cls.name} is for one subcarrier so far; {problem.scenario.name} has {problem.subcarriers}"
+            )
+        rx, tx = problem.arrays
+        small = problem.signal_length <= _LARGEST_TOEPLITZ and len(rx.slants) == len(tx.slants) == 1
+        return cls(rx, tx, structure="toeplitz" if small else "kronecker")
+
+    def infer(self, measured: Measurement) -> Estimate:
+        size = max(1, _CHUNK_ENTRIES // (len(self.log_prior) * self.signal_length))
+        firsts = range(0, len(measured.y), size)
+        device = measured.y.device
+        chunks = [torch.arange(first, min(first + size, len(measured.y)), device=device) for first in firsts]
+        return Estimate(torch.cat([self._signal(measured.select(some)) for some in chunks]))
+
+    def _signal(self, measured: Measurement) -> Tensor:
+        gradients, evidence = [], []
+        for k, log_prior in enumerate(self.log_prior):
+            covariance = self.components.seen(k, measured.phi)
+            covariance.diagonal(dim1=1, dim2=2).add_(measured.noise_var[:, None])
+            factor = cholesky(covariance)
+            weights = torch.cholesky_solve(measured.y[..., None], factor)[..., 0]
+            fit = (measured.y.conj() * weights).sum(1).real
+            log_volume = 2 * factor.diagonal(dim1=1, dim2=2).real.log().sum(1)
+            evidence.append(log_prior - fit - log_volume)
+            gradients.append(measured.phi.adjoint(weights))
+        posterior = torch.stack(evidence, 1).softmax(1)
+        signal = torch.zeros_like(gradients[0])
+        for k, gradient in enumerate(gradients):
+            signal = signal + self.components.times(k, posterior[:, k, None] * gradient)
+        return signal
+
+    def fit(self, problem: ChannelProblem, plan: Fit) -> dict[str, Json]:
+        """EM on training channels, from k-means on their angular power; ends after the budget or a few rounds."""
+        begin = time.monotonic()
+        count = max(2 * len(self.log_prior), min(problem.scenario.data.train, int(100 * plan.seconds)))
+        blocks = []
+        for first in range(0, count, _BLOCK):
+            size = min(_BLOCK, count - first)
+            blocks.append(problem.channels(size, seed=plan.seed, split="train", start=first))
+            plan.report(0.2 * (first + size) / count, "channels")
+        channels = torch.cat(blocks)
+        labels = self._first_labels(channels, plan.seed)
+        done = 0
+        for done in range(1, _ITERATIONS + 1):
+            self._maximise(channels, labels)
+            labels = self._best_components(channels)
+            share = (time.monotonic() - begin) / plan.seconds
+            plan.report(min(1.0, 0.2 + 0.8 * max(share, done / _ITERATIONS)), f"EM round {done}")
+            if share > 1.0:
+                break
+        self._maximise(channels, labels)
+        scores: list[Json] = []
+        for snr in _SNRS_DB:
+            batch = problem.sample(100, seed=plan.seed, split="validation", snr_db=snr)
+            scores.append(nmse_db(self.estimate(batch.y, batch.phi, batch.noise_var).signal, batch.signal))
+        facts: dict[str, Json] = {"channels": count, "rounds": done, "structure": self.structure}
+        return {**facts, "validation_snr_db": list(_SNRS_DB), "validation_nmse_db": scores}
+
+    def _first_labels(self, channels: Tensor, seed: int) -> Tensor:
+        rx, tx = self.arrays
+        shape = (len(tx.slants) * tx.columns, tx.rows, len(rx.slants) * rx.columns, rx.rows)
+        power = torch.fft.fftn(channels.reshape(-1, *shape), dim=(1, 2, 3, 4)).abs().flatten(1)
+        power = power / power.square().sum(1, keepdim=True).sqrt()
+        centres, _ = k_means(power, len(self.log_prior), seed)
+        labels: Tensor = (power @ centres.mT - 0.5 * centres.square().sum(1)).argmax(1)
+        return labels
+
+    def _maximise(self, channels: Tensor, labels: Tensor) -> None:
+        """Weights and covariances from the channels of each component; one without channels keeps the ensemble's."""
+        size = len(self.log_prior)
+        count = torch.bincount(labels, minlength=size).float()
+        self.log_prior = ((count + 1.0) / (count + 1.0).sum()).log()
+        for k in range(size):
+            own = channels[labels == k]
+            self.components.estimate(k, own if len(own) > 1 else channels[:_BLOCK])
+
+    def _best_components(self, channels: Tensor) -> Tensor:
+        """The most probable component of every channel: [channels]. In this many dimensions the others have no share."""
+        best = torch.full((len(channels),), -math.inf)
+        labels = torch.zeros(len(channels), dtype=torch.int64)
+        for k, log_prior in enumerate(self.log_prior):
+            value = torch.cat([self.components.log_density(k, part) for part in torch.split(channels, _BLOCK)])
+            better = value + log_prior > best
+            labels[better] = k
+            best = torch.where(better, value + log_prior, best)
+        return labels
+
+    def configuration(self) -> dict[str, Json]:
+        rx, tx = (array_configuration(array) for array in self.arrays)
+        sizes: dict[str, Json] = {"signal_length": self.signal_length, "components": len(self.log_prior)}
+        return {**sizes, "rx": rx, "tx": tx, "structure": self.structure}
+
+    @classmethod
+    def from_configuration(cls, configuration: dict[str, Json]) -> Self:
+        rx, tx = array_from(configuration["rx"]), array_from(configuration["tx"])
+        structure = cast(Structure, configuration["structure"])
+        return cls(rx, tx, structure=structure, components=cast(int, configuration["components"]))

@@ -1,0 +1,115 @@
+"""The covariances of a Gaussian mixture, kept with the structure that the arrays give them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from chanest.arrays import Array
+from chanest.estimators.toeplitz import LagTable, seen_covariance
+from chanest.frontend import BeamformingMap
+from vlista_core.linalg import cholesky
+from vlista_core.linops import LinearMap
+
+_FLOOR = 2e-3
+"""Least eigenvalue that a component may have: E|h|² is one."""
+_PROJECTIONS = 3
+_FLIPS = 2
+
+
+class ToeplitzComponents(nn.Module):
+    """R_k as tables of lags."""
+
+    def __init__(self, rx: Array, tx: Array, size: int) -> None:
+        super().__init__()
+        self.layout = LagTable(rx, tx)
+        self.tables: Tensor
+        self.register_buffer("tables", torch.zeros(size, *self.layout.shape, dtype=torch.complex64))
+
+    def seen(self, k: int, phi: LinearMap) -> Tensor:
+        """ΦR_kΦᴴ: [batch, m, m]."""
+        table = self.tables[k : k + 1]
+        covariance = seen_covariance(self.layout, table, self.layout.blocks(table), phi)
+        return covariance.expand(phi.batch or 1, -1, -1).clone() if covariance.shape[0] == 1 else covariance
+
+    def times(self, k: int, h: Tensor) -> Tensor:
+        """R_k h: [batch, n] -> [batch, n]."""
+        return self.layout.apply(self.layout.blocks(self.tables[k : k + 1]), h)
+
+    def estimate(self, k: int, channels: Tensor) -> None:
+        """R_k from channels [count, n]: averages along diagonals, then back and forth to positive definite."""
+        table = self.layout.of_channels(channels, torch.full((len(channels), 1), 1.0 / len(channels)))
+        for _ in range(_PROJECTIONS):
+            values, vectors = torch.linalg.eigh(self.layout.matrix(table))
+            positive = (vectors * values.clamp_min(_FLOOR)[:, None, :]) @ vectors.mH
+            table = self.layout.of_matrix(positive)
+        least = float(torch.linalg.eigvalsh(self.layout.matrix(table)).min())
+        table[:, 0, self.layout.shape[1] // 2] += max(0.0, 0.5 * _FLOOR - least)
+        self.tables[k] = table[0]
+
+    def log_density(self, k: int, channels: Tensor) -> Tensor:
+        """log CN(h; 0, R_k) up to a constant: [count, n] -> [count]."""
+        factor = cholesky(self.layout.matrix(self.tables[k : k + 1])[0])
+        white = torch.linalg.solve_triangular(factor, channels.mT, upper=False)
+        distance: Tensor = white.abs().square().sum(0)
+        return -distance - 2 * factor.diagonal().real.log().sum()
+
+
+class KroneckerComponents(nn.Module):
+    """R_k = T_k ⊗ S_k, transmit and receive covariance."""
+
+    def __init__(self, rx: Array, tx: Array, size: int) -> None:
+        super().__init__()
+        self.transmit: Tensor
+        self.receive: Tensor
+        self.register_buffer("transmit", torch.eye(tx.ports, dtype=torch.complex64).repeat(size, 1, 1))
+        self.register_buffer("receive", torch.eye(rx.ports, dtype=torch.complex64).repeat(size, 1, 1))
+
+    def seen(self, k: int, phi: LinearMap) -> Tensor:
+        """ΦR_kΦᴴ: [batch, m, m]."""
+        transmit, receive = self.transmit[k], self.receive[k]
+        if not isinstance(phi, BeamformingMap) or phi.subcarriers > 1:
+            once = phi.apply_block(torch.kron(transmit, receive)[None])
+            return phi.apply_block(once.mH.contiguous())
+        beams = phi.transmit.mT @ transmit @ phi.transmit.conj()
+        batch, frames, _ = beams.shape
+        if phi.weights is None:
+            product = beams[:, :, None, :, None] * receive[None, None, :, None, :]
+        else:
+            columns = phi.weights.movedim(2, 1).flatten(2)
+            combined = columns.mH @ (receive @ columns)
+            product = combined.reshape(batch, frames, phi.chains, frames, phi.chains) * beams[:, :, None, :, None]
+        return product.reshape(batch, frames * phi.chains, -1)
+
+    def times(self, k: int, h: Tensor) -> Tensor:
+        """R_k h: [batch, n] -> [batch, n]."""
+        grid = h.reshape(len(h), self.transmit.shape[1], -1)
+        return (self.transmit[k] @ grid @ self.receive[k].mT).flatten(1)
+
+    def estimate(self, k: int, channels: Tensor) -> None:
+        """T_k and S_k from channels [count, n] by turns, each with the other whitened."""
+        grid = channels.reshape(len(channels), self.transmit.shape[1], -1)
+        transmit = torch.eye(grid.shape[1], dtype=grid.dtype)
+        receive = torch.eye(grid.shape[2], dtype=grid.dtype)
+        for _ in range(_FLIPS):
+            left = torch.linalg.solve_triangular(cholesky(transmit), grid, upper=False)
+            receive = _floored((left.mT @ left.conj()).mean(0) / grid.shape[1])
+            right = torch.linalg.solve_triangular(cholesky(receive), grid.mT, upper=False).mT
+            transmit = _floored((right @ right.mH).mean(0) / grid.shape[2])
+        self.transmit[k], self.receive[k] = transmit, receive
+
+    def log_density(self, k: int, channels: Tensor) -> Tensor:
+        """log CN(h; 0, R_k) up to a constant: [count, n] -> [count]."""
+        grid = channels.reshape(len(channels), self.transmit.shape[1], -1)
+        left, right = cholesky(self.transmit[k]), cholesky(self.receive[k])
+        white: Tensor = torch.linalg.solve_triangular(left, grid, upper=False)
+        white = torch.linalg.solve_triangular(right, white.mT, upper=False)
+        volumes = [2 * factor.diagonal().real.log().sum() for factor in (left, right)]
+        distance = white.abs().square().sum(dim=(1, 2))
+        return -distance - grid.shape[2] * volumes[0] - grid.shape[1] * volumes[1]
+
+
+def _floored(covariance: Tensor) -> Tensor:
+    """With a small multiple of its mean diagonal on the diagonal."""
+    level = _FLOOR * covariance.diagonal().real.mean()
+    return covariance + level * torch.eye(len(covariance), dtype=covariance.dtype)
