@@ -95,7 +95,7 @@ def test_each_step_of_the_ladder_knows_more(snr_db: float) -> None:
 def test_the_ensemble_bounds_the_fitted_lmmse_and_the_wrong_orientation_is_worse() -> None:
     problem = _problem("cdl_c_upa64x4")
     batch = problem.sample(32, seed=2, snr_db=10.0)
-    values, vectors = torch.linalg.eigh(_covariance(problem.channels(2000, seed=0, split="train")))
+    values, vectors = torch.linalg.eigh(_covariance(problem.channels(1500, seed=0, split="train")))
     lmmse = LMMSE(problem.signal_length, 256)
     lmmse.factor = (vectors * values.clamp_min(0.0).sqrt()).to(torch.complex64)
     lmmse.floor = torch.tensor(1e-3)
@@ -112,18 +112,18 @@ def test_the_ensemble_bounds_the_fitted_lmmse_and_the_wrong_orientation_is_worse
 def test_covariances_are_those_of_the_channels(model: str) -> None:
     """At a fixed orientation: sampling error falls with the root of the number, with a line of sight and without."""
     problem = _fixed(model)
-    channels = problem.channels(4000, seed=0, split="train")
+    channels = problem.channels(2000, seed=0, split="train")
     known = GenieAngles(problem).covariance(problem.source.rays(range(2), seed=1)).dense()[0]
-    few, many = _distance(_covariance(channels[:250]), known), _distance(_covariance(channels), known)
-    assert many < 0.04
+    few, many = _distance(_covariance(channels[:100]), known), _distance(_covariance(channels), known)
+    assert many < 0.06
     assert many < 0.5 * few
     assert _distance(GenieEnsemble(problem).covariance.dense()[0], known) < 1e-6
-    columns = ray_columns(problem.source, problem.source.rays(range(400), seed=3)).space
-    assert _distance(_together(columns), known) < 1e-3
+    columns = ray_columns(problem.source, problem.source.rays(range(100), seed=3)).space
+    assert _distance(_together(columns), known) < 5e-3
 
 
 def test_columns_of_rays_have_the_covariance_over_the_phases() -> None:
-    problem, count = _fixed("D"), 4000
+    problem, count = _fixed("D"), 1500
     rays = problem.source.rays(range(1), seed=3)
     generator = torch.Generator().manual_seed(0)
     repeated = Rays(*(tensor.expand(count, *tensor.shape[1:]) for tensor in rays.tensors()))
@@ -134,9 +134,9 @@ def test_columns_of_rays_have_the_covariance_over_the_phases() -> None:
 
 
 def test_a_mixture_of_models_has_the_mean_of_their_covariances() -> None:
-    bs, ue = {"rows": 2, "columns": 2, "yaw_spread": 60.0}, {"rows": 1, "columns": 2, "yaw_spread": 180.0}
+    bs, ue = {"rows": 2, "columns": 2, "yaw_spread": 20.0}, {"rows": 1, "columns": 2, "yaw_spread": 30.0}
     problem = _scenario(bs=bs, ue=ue, channel={"models": ["A", "E"]}, frontend={"frames": 4})
-    rays = problem.source.rays(range(300), seed=0, split="train")
+    rays = problem.source.rays(range(128), seed=0, split="train")
     drawn = GenieAngles(problem).covariance(rays).dense().mean(0)
     assert _distance(GenieEnsemble(problem).covariance.dense()[0], drawn) < 0.1
 
@@ -279,7 +279,7 @@ def _maximum_likelihood(problem: ChannelProblem, batch: ChannelBatch) -> Tensor:
 
 def test_maximum_likelihood_attains_cramer_rao_at_high_snr() -> None:
     problem = _paths()
-    batch = problem.sample(40, seed=1, snr_db=40.0)
+    batch = problem.sample(24, seed=1, snr_db=40.0)
     found = _maximum_likelihood(problem, batch).to(torch.complex64)
     assert nmse_db(found, batch.signal) == pytest.approx(CramerRao(problem).nmse_db(batch), abs=0.6)
 
