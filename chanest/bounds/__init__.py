@@ -1,0 +1,24 @@
+"""Bounds on what an estimator can reach. They are told the truth, take a whole batch, and are never estimators."""
+
+from __future__ import annotations
+
+from chanest.bounds.base import Bound
+from chanest.bounds.cramer_rao import CramerRao
+from chanest.bounds.genie import GenieAngles, GenieEnsemble, GenieRays
+from chanest.bounds.support import OracleSupport
+from chanest.problem import ChannelProblem
+
+BOUNDS: dict[str, type[Bound]] = {
+    bound.name: bound for bound in (GenieRays, GenieAngles, GenieEnsemble, OracleSupport, CramerRao)
+}
+"""Name -> class, in the order of tables."""
+
+
+def get_bound(name: str, problem: ChannelProblem) -> Bound:
+    """The bound `name` for `problem`; a ValueError lists the known ones, or says to what the bound applies."""
+    if name not in BOUNDS:
+        raise ValueError(f"unknown bound {name!r}; known are {', '.join(BOUNDS)}")
+    return BOUNDS[name](problem)
+
+
+__all__ = ["BOUNDS", "Bound", "get_bound"]

@@ -1,0 +1,106 @@
+"""What all bounds share: they are told the truth, so they take a whole ChannelBatch and are no estimators."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from chanest.channels.rays import Rays
+from chanest.frontend import BeamformingMap
+from chanest.problem import ChannelBatch, ChannelProblem
+from vlista_core import metrics
+from vlista_core.estimate import Estimate
+
+_CHUNK = 8
+
+
+class Bound(ABC):
+    """A limit on what estimators of one problem can reach, from the truth behind the samples.
+
+    It has no `estimate`, is not in the registry of estimators and carries its label into every table and legend.
+    """
+
+    name: ClassVar[str]
+    """As in the registry of bounds and in result files."""
+    label: ClassVar[str]
+    """A few words for tables and legends."""
+    summary: ClassVar[str]
+    """One line: what is known, and what the bound is."""
+
+    def __init__(self, problem: ChannelProblem) -> None:
+        if not self.applies(problem):
+            raise ValueError(f"the bound {self.name} does not apply to {problem.scenario.name}: {self.summary}")
+        self.problem = problem
+
+    @classmethod
+    @abstractmethod
+    def applies(cls, problem: ChannelProblem) -> bool:
+        """Whether the bound holds for the channels of `problem` and can be computed."""
+
+    @abstractmethod
+    def bound(self, batch: ChannelBatch) -> Estimate:
+        """The signal that an estimator with the knowledge of the bound would give."""
+
+    def nmse_db(self, batch: ChannelBatch) -> float:
+        """The bound on the NMSE of `batch`, ratio of sums, in dB."""
+        return metrics.nmse_db(self.bound(batch).signal, batch.signal)
+
+
+@dataclass(frozen=True)
+class Truth:
+    """A few samples with what is behind them, in double precision and with white noise."""
+
+    signal: Tensor
+    """vec(H): [batch, n]."""
+    y: Tensor
+    """[batch, m]."""
+    phi: BeamformingMap
+    """Whitened, complex128."""
+    noise_var: Tensor
+    """[batch], float64."""
+    rays: Rays
+
+    @property
+    def one_subcarrier(self) -> BeamformingMap:
+        """The block of Φ that serves each subcarrier."""
+        phi = self.phi
+        return BeamformingMap.from_weights(
+            phi.transmit, phi.weights, phi.factor, whiten=True, antennas=phi.antennas, subcarriers=1
+        )
+
+    def per_subcarrier(self) -> Tensor:
+        """y by subcarrier: [batch, S, m/S]."""
+        return self.y.reshape(len(self.y), self.phi.subcarriers, -1)
+
+
+def chunks(batch: ChannelBatch, problem: ChannelProblem) -> Iterator[Truth]:
+    """The samples of `batch`, a few at a time; ValueError where they are none of `problem` or come without rays."""
+    if batch.signal.shape[1] != problem.signal_length:
+        raise ValueError(
+            f"batch must hold channels of {problem.scenario.name}, {problem.signal_length} entries each, "
+            f"got {batch.signal.shape[1]}"
+        )
+    if batch.rays is None:
+        raise ValueError("batch must come with the rays behind its channels, as from ChannelProblem.sample, got None")
+    if not isinstance(batch.phi, BeamformingMap):
+        raise ValueError(f"batch.phi must be a BeamformingMap, got {type(batch.phi).__name__}")
+    for index in torch.split(torch.arange(len(batch)), _CHUNK):
+        phi, y = _white(batch.phi.select(index).cast(torch.complex128), batch.y[index].to(torch.complex128))
+        signal = batch.signal[index].to(torch.complex128)
+        yield Truth(signal, y, phi, batch.noise_var[index].double(), batch.rays.select(index))
+
+
+def _white(phi: BeamformingMap, y: Tensor) -> tuple[BeamformingMap, Tensor]:
+    """The same measurement after whitening of the noise, L_t⁻¹y_t frame by frame."""
+    if phi.whiten or phi.weights is None or phi.factor is None:
+        return phi, y
+    weights = torch.linalg.solve_triangular(phi.factor.mH, phi.weights, upper=True, left=False)
+    frames = y.reshape(len(y), phi.subcarriers, phi.frames, phi.chains, 1)
+    white = torch.linalg.solve_triangular(phi.factor[:, None], frames, upper=False)
+    options = {"antennas": phi.antennas, "subcarriers": phi.subcarriers}
+    return BeamformingMap.from_weights(phi.transmit, weights, phi.factor, whiten=True, **options), white.flatten(1)

@@ -1,0 +1,246 @@
+"""The genie ladder: the LMMSE filter of a helper that knows the rays, the angles of the clusters, or the ensemble.
+
+On average (a) ≤ (b) ≤ (c), as each knows more than the next. Every sample is taken by itself: an estimator that looks at
+several frames of a moving user is not bounded.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from chanest.arrays import Array
+from chanest.bounds.base import Bound, Truth, chunks
+from chanest.bounds.covariance import Columns, KroneckerSum, cluster_covariances, field_and_steering
+from chanest.channels.cdl import CdlSource
+from chanest.channels.power import Sector
+from chanest.channels.rays import Rays
+from chanest.channels.source import ChannelSource
+from chanest.channels.tables import CdlTable, cdl_table
+from chanest.problem import ChannelBatch, ChannelProblem
+from vlista_core.estimate import Estimate
+
+_ORIENTATIONS = 16
+_LINE_OF_SIGHT = torch.tensor([1.0, -1.0], dtype=torch.float64)
+"""The diagonal of the polarisation matrix of the line of sight."""
+
+
+class _Genie(Bound):
+    """An LMMSE filter with a covariance that a helper gives."""
+
+    def bound(self, batch: ChannelBatch) -> Estimate:
+        signal = torch.cat([self._filtered(truth) for truth in chunks(batch, self.problem)])
+        return Estimate(signal.to(batch.signal.dtype))
+
+    @abstractmethod
+    def _filtered(self, truth: Truth) -> Tensor:
+        """ĥ: [batch, n]."""
+
+
+class GenieRays(_Genie):
+    """(a): everything of the rays is known but their phases, which are independent: h = Σ c_ray a_ray.
+
+    The four entries of a ray's polarisation matrix have phases of their own, so a dual polarised link has four columns
+    a ray. A line of sight is one more ray, and needs a random phase.
+    """
+
+    name = "genie-rays"
+    label = "genie (a): rays known"
+    summary = "LMMSE that knows each ray and its power, not the phases; a line of sight must have a random phase"
+
+    @classmethod
+    def applies(cls, problem: ChannelProblem) -> bool:
+        return _phases_are_random(problem.source)
+
+    def _filtered(self, truth: Truth) -> Tensor:
+        return ray_columns(self.problem.source, truth.rays).lmmse(truth)
+
+
+class GenieAngles(_Genie):
+    """(b): orientation and angles of the clusters are known, not which angles meet in a ray.
+
+    R = Σ_c P_c T_c ⊗ S_c, each factor averaged over all pairs of an azimuth and a zenith of the cluster, for each
+    component of the fields.
+    """
+
+    name = "genie-angles"
+    label = "genie (b): angles known"
+    summary = "LMMSE that knows model, orientation and cluster angles, not the coupling of rays; narrowband CDL"
+
+    @classmethod
+    def applies(cls, problem: ChannelProblem) -> bool:
+        return _is_narrowband_cdl(problem)
+
+    def covariance(self, rays: Rays) -> KroneckerSum:
+        """R of every sample; of batch 1 where all have the same."""
+        place = torch.cat([rays.model[:, None].to(rays.rx_orientation), rays.rx_orientation, rays.tx_orientation], 1)
+        distinct, which = torch.unique(place, dim=0, return_inverse=True)
+        first = torch.full((len(distinct),), len(rays)).scatter_reduce(0, which, torch.arange(len(rays)), "amin")
+        known = _cluster_sum(self.problem.source, rays.select(first)).without_empty_terms()
+        return known if len(distinct) == 1 else KroneckerSum(known.tx[which], known.rx[which])
+
+    def _filtered(self, truth: Truth) -> Tensor:
+        return self.covariance(truth.rays).lmmse(truth)
+
+
+class GenieEnsemble(_Genie):
+    """(c): one covariance for all channels of the scenario, the mean of (b) over orientations and models.
+
+    The two ends turn independently of each other, so the mean of a cluster's Kronecker product is the product of means,
+    taken by quadrature over each sector: no draw is involved.
+    """
+
+    name = "genie-ensemble"
+    label = "genie (c): ensemble known"
+    summary = "LMMSE that knows the exact covariance of the ensemble; narrowband CDL"
+
+    @classmethod
+    def applies(cls, problem: ChannelProblem) -> bool:
+        return _is_narrowband_cdl(problem)
+
+    @cached_property
+    def covariance(self) -> KroneckerSum:
+        """R, of batch 1."""
+        source = self.problem.source
+        assert isinstance(source, CdlSource)
+        parts = [_model_sum(source, cdl_table(model)) for model in source.models]
+        tx, rx = torch.cat([part.tx for part in parts], 1), torch.cat([part.rx for part in parts], 1)
+        return KroneckerSum(tx, rx / len(parts)).without_empty_terms()
+
+    def _filtered(self, truth: Truth) -> Tensor:
+        return self.covariance.lmmse(truth)
+
+
+def ray_columns(source: ChannelSource, rays: Rays) -> Columns:
+    """A column for each independent phase, scaled by the root of its power; the line of sight comes last."""
+    per_cluster = rays.aoa.shape[2]
+    field_rx, steering_rx = _look(source.rx, rays.rx_orientation, rays.zoa, rays.aoa)
+    field_tx, steering_tx = _look(source.tx, rays.tx_orientation, rays.zod, rays.aod)
+    gains = torch.einsum("bij,bpir,bqjr->bqpijr", _mixing(rays).sqrt(), field_rx, field_tx).flatten(3, 4)
+    if gains.shape[1] == gains.shape[2] == 1:  # The four columns of a ray are parallel: one has their power.
+        gains = torch.linalg.vector_norm(gains, dim=3, keepdim=True)
+    amplitude = (_cluster_powers(source, rays) / per_cluster).sqrt().repeat_interleave(per_cluster, 1)
+    gains = gains * amplitude[:, None, None, None, :]
+    delay = source.delay_response(rays).repeat_interleave(per_cluster, 2)
+    columns = Columns(delay.repeat(1, 1, gains.shape[3]), _outer(gains, steering_tx, steering_rx))
+    if not source.has_line_of_sight:
+        return columns
+    field_rx, steering_rx, field_tx, steering_tx = _look_along_line_of_sight(source, rays)
+    gains = torch.einsum("i,bpir,bqir->bqpr", _LINE_OF_SIGHT, field_rx, field_tx)[:, :, :, None]
+    gains = gains * _line_of_sight_power(source, rays).sqrt()[:, None, None, None, None]
+    line = _outer(gains, steering_tx, steering_rx)
+    return Columns(torch.cat([columns.delay, delay[:, :, :1]], 2), torch.cat([columns.space, line], 2))
+
+
+def _outer(gains: Tensor, tx: Tensor, rx: Tensor) -> Tensor:
+    """gains: [batch, pol_tx, pol_rx, k, rays]; tx, rx: [batch, elements, rays] -> vec(H) as columns, [batch, n, k·rays]."""
+    both = tx[:, None, :, None, None, None, :] * rx[:, None, None, None, :, None, :]
+    return (gains[:, :, None, :, None] * both).flatten(5).flatten(1, 4)
+
+
+def _cluster_sum(source: ChannelSource, rays: Rays) -> KroneckerSum:
+    """Σ_c P_c T_c ⊗ S_c of every sample, and the line of sight."""
+    wide = torch.float64
+    rx = cluster_covariances(source.rx, rays.rx_orientation.to(wide), rays.zoa.to(wide), rays.aoa.to(wide))
+    tx = cluster_covariances(source.tx, rays.tx_orientation.to(wide), rays.zod.to(wide), rays.aod.to(wide))
+    diffuse = _mixed(tx, rx, _mixing(rays), _cluster_powers(source, rays))
+    if not source.has_line_of_sight:
+        return diffuse
+    field_rx, steering_rx, field_tx, steering_tx = _look_along_line_of_sight(source, rays)
+    line = _line_sum(
+        _moments(field_tx, steering_tx), _moments(field_rx, steering_rx), _line_of_sight_power(source, rays)
+    )
+    return _joined(diffuse, line)
+
+
+def _model_sum(source: CdlSource, table: CdlTable) -> KroneckerSum:
+    """The mean of `_cluster_sum` over the sectors of both ends for one model, of batch 1."""
+    table = table if source.direction == "downlink" else table.reversed()
+    sectors = (source.bs_sector, source.ue_sector)
+    tx_sector, rx_sector = sectors if source.direction == "downlink" else sectors[::-1]
+    aoa, aod, zoa, zod = table.los_angles
+    tx, tx_line = _sector_mean(source.tx, tx_sector, table.zod, table.aod, zod, aod)
+    rx, rx_line = _sector_mean(source.rx, rx_sector, table.zoa, table.aoa, zoa, aoa)
+    share = source.scale**2 / (1 + table.k_factor)
+    cross = 1 / table.xpr
+    mixing = torch.tensor([[[1.0, cross], [cross, 1.0]]], dtype=torch.float64)
+    diffuse = _mixed(tx, rx, mixing, share * table.powers[None])
+    if table.k_factor == 0:
+        return diffuse
+    return _joined(diffuse, _line_sum(tx_line, rx_line, torch.tensor([share * table.k_factor], dtype=torch.float64)))
+
+
+def _sector_mean(
+    array: Array, sector: Sector, zenith: Tensor, azimuth: Tensor, los_zenith: float, los_azimuth: float
+) -> tuple[Tensor, Tensor]:
+    """Means over the orientations of a sector: of `cluster_covariances` and, for the line of sight, of `_moments`."""
+    points = sector.quadrature(yaws=max(96, 8 * array.columns), tilts=max(12, 4 * array.rows))
+    clusters, line = torch.zeros(()), torch.zeros(())
+    for some in torch.split(points, _ORIENTATIONS):
+        size = (len(some), -1, -1)
+        clusters = clusters + cluster_covariances(array, some, zenith.expand(size), azimuth.expand(size)).sum(0)
+        angles = (torch.full((len(some), 1), angle, dtype=torch.float64) for angle in (los_zenith, los_azimuth))
+        line = line + _moments(*field_and_steering(array, some, *angles)).sum(0)
+    return clusters[None] / len(points), line[None] / len(points)
+
+
+def _mixed(tx: Tensor, rx: Tensor, mixing: Tensor, powers: Tensor) -> KroneckerSum:
+    """Σ_c P_c Σ_ij M_ij T_cj ⊗ S_ci; tx, rx: [batch, clusters, 2, ports, ports], M_ij = mixing[:, i, j] -> 2·clusters terms."""
+    receive = torch.einsum("bc,bij,bcirs->bcjrs", powers.to(rx.dtype), mixing.to(rx.dtype), rx)
+    return KroneckerSum(tx.flatten(1, 2), receive.flatten(1, 2))
+
+
+def _line_sum(tx: Tensor, rx: Tensor, power: Tensor) -> KroneckerSum:
+    """E vvᴴ of v = v_tx,θ ⊗ v_rx,θ - v_tx,φ ⊗ v_rx,φ from the moments of the ends: four terms."""
+    signs = torch.outer(_LINE_OF_SIGHT, _LINE_OF_SIGHT).flatten()
+    return KroneckerSum(tx, power[:, None, None, None] * signs[:, None, None] * rx)
+
+
+def _moments(field: Tensor, steering: Tensor) -> Tensor:
+    """E v_i v_jᴴ of the θ and φ responses of one ray, (i, j) in the order θθ, θφ, φθ, φφ: [batch, 4, ports, ports]."""
+    responses = (field[..., None, 0].transpose(1, 2) * steering[:, None, None, :, 0]).flatten(2)
+    return (responses[:, :, None, :, None] * responses.conj()[:, None, :, None, :]).flatten(1, 2)
+
+
+def _joined(first: KroneckerSum, second: KroneckerSum) -> KroneckerSum:
+    return KroneckerSum(torch.cat([first.tx, second.tx], 1), torch.cat([first.rx, second.rx], 1))
+
+
+def _look(array: Array, orientation: Tensor, zenith: Tensor, azimuth: Tensor) -> tuple[Tensor, Tensor]:
+    wide = torch.float64
+    return field_and_steering(array, orientation.to(wide), zenith.flatten(1).to(wide), azimuth.flatten(1).to(wide))
+
+
+def _look_along_line_of_sight(source: ChannelSource, rays: Rays) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Field and steering of the receiver, then of the transmitter."""
+    aoa, aod, zoa, zod = torch.split(rays.los_angles, 1, dim=1)
+    return *_look(source.rx, rays.rx_orientation, zoa, aoa), *_look(source.tx, rays.tx_orientation, zod, aod)
+
+
+def _mixing(rays: Rays) -> Tensor:
+    """Power of the entries of the polarisation matrix, 1 and 1/XPR: [batch, 2 (receive), 2 (transmit)], float64."""
+    cross = 1 / rays.xpr.double()
+    one = torch.ones_like(cross)
+    return torch.stack([one, cross, cross, one], 1).reshape(-1, 2, 2)
+
+
+def _cluster_powers(source: ChannelSource, rays: Rays) -> Tensor:
+    """Of each cluster after normalisation: [batch, clusters]."""
+    return source.scale**2 * rays.powers.double() / (1 + rays.k_factor.double()[:, None])
+
+
+def _line_of_sight_power(source: ChannelSource, rays: Rays) -> Tensor:
+    k_factor = rays.k_factor.double()
+    return source.scale**2 * k_factor / (1 + k_factor)
+
+
+def _phases_are_random(source: ChannelSource) -> bool:
+    return not (isinstance(source, CdlSource) and source.has_line_of_sight and not source.random_los_phase)
+
+
+def _is_narrowband_cdl(problem: ChannelProblem) -> bool:
+    source = problem.source
+    return isinstance(source, CdlSource) and source.frequencies is None and _phases_are_random(source)

@@ -1,0 +1,119 @@
+"""Least squares on the atoms that the true channel consists of."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from chanest.bounds.base import Bound, Truth, chunks
+from chanest.dictionaries import KroneckerMap
+from chanest.problem import ChannelBatch, ChannelProblem
+from vlista_core.estimate import Estimate
+
+_OVERSAMPLING = 2.0
+_MOST_ATOMS = 512
+
+
+@dataclass
+class _Fit:
+    """The best number of atoms so far for each sample."""
+
+    error: Tensor
+    """Expected ‖ĥ - h‖²: [batch]."""
+    signal: Tensor
+    """ĥ: [batch, n]."""
+    missed: Tensor
+    """‖h - P h‖², P the projection on the chosen atoms: [batch]."""
+
+    def improve(self, error: Tensor, signal: Tensor, missed: Tensor) -> None:
+        """Take over the samples with a lesser expected error."""
+        better = error < self.error
+        self.error = torch.where(better, error, self.error)
+        self.signal = torch.where(better[:, None], signal, self.signal)
+        self.missed = torch.where(better, missed, self.missed)
+
+
+class OracleSupport(Bound):
+    """Least squares from y on K atoms of an angular grid, chosen by looking at the noiseless channel.
+
+    The atoms are those that orthogonal matching pursuit takes for h itself, in its order. K is the number with the least
+    expected error given h, Φ and σ², sample by sample: ‖h - ĥ_K(Φh)‖² + σ²·(noise let through by K atoms). It never
+    sees the noise. A sparse estimator on this grid that has to find its atoms from y does worse; one that shrinks, or
+    that leaves the grid, need not.
+    """
+
+    name = "oracle-support"
+    label = "oracle support: atoms known"
+    summary = (
+        "least squares on the atoms of a 2x oversampled angular grid that make up the true channel; one subcarrier"
+    )
+
+    @classmethod
+    def applies(cls, problem: ChannelProblem) -> bool:
+        return problem.subcarriers == 1
+
+    def bound(self, batch: ChannelBatch) -> Estimate:
+        return Estimate(torch.cat([fit.signal for fit in self._fits(batch)]).to(batch.signal.dtype))
+
+    def floor_db(self, batch: ChannelBatch) -> float:
+        """The off-grid floor: NMSE in dB of projecting the noiseless channels on the atoms chosen for `batch`."""
+        missed = sum(float(fit.missed.sum()) for fit in self._fits(batch))
+        return 10 * math.log10(missed / float(batch.signal.abs().square().sum(dtype=torch.float64)))
+
+    def _fits(self, batch: ChannelBatch) -> list[_Fit]:
+        grid = self.problem.dictionary(oversampling=_OVERSAMPLING).cast(torch.complex128)
+        return [_fit(truth, grid) for truth in chunks(batch, self.problem)]
+
+
+def _fit(truth: Truth, grid: KroneckerMap) -> _Fit:
+    """Pursue h atom by atom, and follow the least squares estimate from y on the atoms so far.
+
+    With ΦΨ_S = QR the estimate on the first K atoms is Σ_{k≤K} t_k q_kᴴy, T = Ψ_S R⁻¹. The noise that it lets through,
+    σ² Σ‖t_k‖², only grows: once it exceeds the least error so far, no larger K can be better.
+    """
+    h, phi = truth.signal, truth.phi
+    (batch, length), m = h.shape, phi.shape[0]
+    most = min(m, _MOST_ATOMS)
+    span, seen_span, steps = (torch.zeros(batch, most, size, dtype=h.dtype) for size in (length, m, length))
+    free = torch.ones(batch, grid.shape[1], dtype=torch.float64)
+    clean, noise = phi.apply(h), torch.zeros_like(truth.noise_var)
+    residual, bias, estimate = h, h, torch.zeros_like(h)
+    power = h.abs().square().sum(1)
+    best = _Fit(power, estimate, power)
+    for k in range(most):
+        chosen = (grid.adjoint(residual).abs() * free).argmax(1, keepdim=True)
+        free.scatter_(1, chosen, 0.0)
+        atom = grid.columns(chosen)[..., 0]
+        span[:, k], _, _ = _orthogonalised(atom, span[:, :k])
+        residual = residual - _inner(span[:, k], residual) * span[:, k]
+        seen_span[:, k], overlap, size = _orthogonalised(phi.apply(atom), seen_span[:, :k])
+        steps[:, k] = step = (atom - (overlap @ steps[:, :k])[:, 0]) / size
+        bias = bias - step * _inner(seen_span[:, k], clean)
+        estimate = estimate + step * _inner(seen_span[:, k], truth.y)
+        noise = noise + truth.noise_var * step.abs().square().sum(1)
+        best.improve(bias.abs().square().sum(1) + noise, estimate, residual.abs().square().sum(1))
+        if bool((noise > best.error).all()):
+            break
+    return best
+
+
+def _orthogonalised(vector: Tensor, basis: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """vector = overlap·basis + size·unit, orthogonalised twice. vector: [batch, n], basis: [batch, k, n].
+
+    -> unit [batch, n], overlap [batch, 1, k], size [batch, 1].
+    """
+    overlap = torch.zeros(len(vector), 1, basis.shape[1], dtype=vector.dtype)
+    for _ in range(2):
+        part = vector[:, None] @ basis.mH
+        vector = vector - (part @ basis)[:, 0]
+        overlap = overlap + part
+    size = torch.linalg.vector_norm(vector, dim=1, keepdim=True).clamp_min(torch.finfo(torch.float64).tiny)
+    return vector / size, overlap, size
+
+
+def _inner(left: Tensor, right: Tensor) -> Tensor:
+    """[batch, n], [batch, n] -> [batch, 1]."""
+    return (left.conj() * right).sum(1, keepdim=True)
