@@ -70,8 +70,13 @@ def _known() -> dict[str, type[nn.Module]]:
     return {cls.__name__: cls for cls in MODELS.values()} | _marked
 
 
-def save(model: nn.Module, path: Path | str, *, provenance: Mapping[str, Json] | None = None) -> None:
-    """Write `model` to `path`, whole or not at all; `provenance` (JSON) says how it was trained."""
+def save(
+    model: nn.Module, path: Path | str, *, provenance: Mapping[str, Json] | None = None, half: bool = False
+) -> None:
+    """Write `model` to `path`, whole or not at all; `provenance` (JSON) says how it was trained.
+
+    half: in half precision, for a smaller file; the model that `load` gives back has rounded weights.
+    """
     name = type(model).__name__
     if _known().get(name) is not type(model) or not isinstance(model, Configurable):
         raise ValueError(
@@ -85,7 +90,7 @@ def save(model: nn.Module, path: Path | str, *, provenance: Mapping[str, Json] |
         "versions": _versions(),
         "provenance": tensorfile.as_json("provenance", dict(provenance or {})),
     }
-    tensorfile.write(Path(path), _tensors(model), header)
+    tensorfile.write(Path(path), _tensors(model), header, half=half)
 
 
 @overload

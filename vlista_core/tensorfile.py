@@ -23,6 +23,7 @@ from torch import Tensor
 Json = dict[str, "Json"] | list["Json"] | str | int | float | bool | None
 
 _HEADER = "vlista"
+_LARGEST_HALF = 6e4
 
 
 def as_json(what: str, value: Json) -> Json:
@@ -33,17 +34,26 @@ def as_json(what: str, value: Json) -> Json:
         raise ValueError(f"{what} must be JSON (dict, list, str, number, bool or None): {fault}") from fault
 
 
-def write(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, Json]) -> None:
-    """Write `tensors` and `header` to a temporary name beside `path`, then rename: `path` is always a whole file."""
+def write(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, Json], *, half: bool = False) -> None:
+    """Write `tensors` and `header` to a temporary name beside `path`, then rename: `path` is always a whole file.
+
+    half: store single precision as float16 where its range allows; `read` gives single precision back, rounded.
+    """
     stored: dict[str, Tensor] = {}
     complex_names: list[Json] = []
+    half_names: list[Json] = []
     for name, tensor in tensors.items():
         value = tensor.detach()
         if value.is_complex():
             complex_names.append(name)
             value = torch.view_as_real(value.resolve_conj())
+        if half and value.dtype == torch.float32 and value.numel() and float(value.abs().max()) < _LARGEST_HALF:
+            half_names.append(name)
+            value = value.half()
         stored[name] = value.to("cpu", copy=True).contiguous()
-    frame: Json = {"header": dict(header), "complex": complex_names, "checksum": _checksum(stored)}
+    frame: dict[str, Json] = {"header": dict(header), "complex": complex_names, "checksum": _checksum(stored)}
+    if half_names:
+        frame["half"] = half_names
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.partial")
     try:
@@ -79,11 +89,12 @@ def read(path: Path, *, purpose: str) -> tuple[dict[str, Tensor], dict[str, Json
         raise ValueError(
             f"{path} is a safetensors file of another program, so it is no {purpose}; use a file written by vlista"
         )
-    header, complex_names, checksum = frame
+    header, complex_names, half_names, checksum = frame
     if _checksum(stored) != checksum:
         raise ValueError(
             f"{path} is corrupt (its checksum does not match), so it is no {purpose}; write it again or use another"
         )
+    stored = {name: value.float() if name in half_names else value for name, value in stored.items()}
     tensors = {name: torch.view_as_complex(value) if name in complex_names else value for name, value in stored.items()}
     return tensors, header
 
@@ -110,14 +121,14 @@ def remove_partial_files(path: Path) -> None:
             partial.unlink()
 
 
-def _frame(text: str | None) -> tuple[dict[str, Json], list[Json], int] | None:
+def _frame(text: str | None) -> tuple[dict[str, Json], list[Json], list[Json], int] | None:
     try:
         frame = json.loads(text or "")
     except json.JSONDecodeError:
         return None
     match frame:
         case {"header": dict(header), "complex": list(names), "checksum": int(checksum)}:
-            return header, names, checksum
+            return header, names, frame.get("half", []), checksum
     return None
 
 

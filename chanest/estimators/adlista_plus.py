@@ -45,6 +45,7 @@ class ADLISTAPlus(ChannelEstimator):
     name = "a-dlista+"
     summary = "ours: the dictionary's covariance adapts to y, layer by layer, and each step is exact"
     needs_fit = True
+    half_precision = True
 
     def __init__(
         self,

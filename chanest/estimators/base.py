@@ -56,6 +56,9 @@ class ChannelEstimator(nn.Module, Estimator):
     needs_fit: ClassVar[bool] = False
     """Whether it is of no use before `fit` (or weights) has given it something to go by."""
 
+    half_precision: ClassVar[bool] = False
+    """Whether its file is in half precision."""
+
     def __init__(self, signal_length: int) -> None:
         super().__init__()
         self.signal_length = signal_length

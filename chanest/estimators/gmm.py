@@ -42,6 +42,7 @@ class GMM(ChannelEstimator):
     name = "gmm"
     summary = "mixture of Gaussians fitted on channels, posterior-weighted LMMSE"
     needs_fit = True
+    half_precision = True
 
     def __init__(self, rx: Array, tx: Array, *, structure: Structure, components: int = COMPONENTS) -> None:
         super().__init__(rx.ports * tx.ports)

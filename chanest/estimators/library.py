@@ -93,7 +93,7 @@ def save_estimator(estimator: ChannelEstimator, problem: ChannelProblem, path: P
         "frontend": scenario.frontend.model_dump(mode="json"),
         **facts,
     }
-    checkpoint.save(estimator, path, provenance=provenance)
+    checkpoint.save(estimator, path, provenance=provenance, half=estimator.half_precision)
 
 
 def provenance(path: Path | str) -> dict[str, Json]:

@@ -205,3 +205,23 @@ def test_two_classes_of_one_name_cannot_both_be_registered() -> None:
         register_model(other)
     with pytest.raises(ValueError, match="Linear cannot be registered as a model: it has no method configuration"):
         register_model(nn.Linear)
+
+
+def test_half_precision_makes_a_smaller_file_and_rounds_the_weights(path: Path) -> None:
+    model = Tied(64)
+    save(model, path)
+    whole = path.stat().st_size
+    save(model, path, half=True)
+    assert path.stat().st_size < 0.8 * whole
+    for name, value in load(path, expected=Tied).state_dict().items():
+        assert value.dtype == model.state_dict()[name].dtype
+        torch.testing.assert_close(value, model.state_dict()[name], rtol=1e-3, atol=1e-6)
+    assert not torch.equal(load(path).state_dict()["first.weight"], model.first.weight)
+
+
+def test_half_precision_keeps_what_it_cannot_hold(path: Path) -> None:
+    model = Tied(4)
+    with torch.no_grad():
+        model.first.weight.fill_(1e6)
+    save(model, path, half=True)
+    assert torch.equal(load(path).state_dict()["first.weight"], model.first.weight)
