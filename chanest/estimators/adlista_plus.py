@@ -1,9 +1,10 @@
 """A-DLISTA+: the paper's idea, a dictionary that adapts to the measurement, taken as far as it goes.
 
 In A-DLISTA a network makes step and threshold of every layer fit the sample. Here it makes the dictionary fit: layer t has a
-posterior over a family of dictionaries, of which only the covariance R_t they give the channel matters, and takes the best step
-for it, ĥ_t = R_tΦᴴ(ΦR_tΦᴴ + σ²I)⁻¹y, with the actual Φ. What a gate sees is the whole angular spectrum of the gradient
-v_t = Φᴴ(ΦR_tΦᴴ + σ²I)⁻¹y. The first layer has the covariance of the ensemble, so it is the LMMSE estimate.
+posterior over a family of dictionaries, of which only the covariance R_t they give the channel matters, and takes the best
+step for it, ĥ_t = R_tΦᴴ(ΦR_tΦᴴ + σ²I)⁻¹y, with the actual Φ. What the network of a layer sees is how the likelihood of y
+would rise with the weight of each member of the family: the gradient with respect to the dictionary, as the layers of A-DLISTA
+have that with respect to the code. The first layer has the covariance of the ensemble, so it is the LMMSE estimate.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from vlista_core.tensorfile import Json
 if TYPE_CHECKING:
     from chanest.problem import ChannelProblem
 
-CODES, RANK, HIDDEN, ROUNDS = 512, 128, 512, 2
+CODES, HIDDEN, ROUNDS = 384, 256, 2
+_CODES_LARGE, _LARGE = 96, 512
 _CHUNK_ENTRIES = 2**22
 
 
@@ -53,15 +55,14 @@ class ADLISTAPlus(ChannelEstimator):
         tx: Array,
         *,
         codes: int = CODES,
-        rank: int = RANK,
         hidden: int = HIDDEN,
         rounds: int = ROUNDS,
     ) -> None:
-        """codes: members of the codebook, rank: directions that hold them, rounds: gates, one solve more than them."""
+        """codes: members of the codebook, hidden: width of a gate, rounds: gates; there is one solve more than gates."""
         super().__init__(rx.ports * tx.ports)
         self.layout = LagTable(rx, tx)
-        self.settings = {"codes": codes, "rank": rank, "hidden": hidden, "rounds": rounds}
-        self.codebook = CovarianceCodebook(self.layout, codes, rank)
+        self.settings = {"codes": codes, "hidden": hidden, "rounds": rounds}
+        self.codebook = CovarianceCodebook(self.layout, codes)
         generator = torch.Generator().manual_seed(0)
         self.gates = nn.ModuleList(ScoreGate(codes, hidden, generator) for _ in range(rounds))
 
@@ -71,7 +72,7 @@ class ADLISTAPlus(ChannelEstimator):
             raise ValueError(
                 f"{cls.name} is for one subcarrier so far; {problem.scenario.name} has {problem.subcarriers}"
             )
-        return cls(*problem.arrays)
+        return cls(*problem.arrays, codes=CODES if problem.signal_length <= _LARGE else _CODES_LARGE)
 
     def infer(self, measured: Measurement) -> Estimate:
         size, device = self.chunk(measured), measured.y.device
@@ -126,7 +127,7 @@ class ADLISTAPlus(ChannelEstimator):
     @classmethod
     def from_configuration(cls, configuration: dict[str, Json]) -> Self:
         rx, tx = (array_from(configuration[end]) for end in ("rx", "tx"))
-        settings = {name: cast(int, configuration[name]) for name in ("codes", "rank", "hidden", "rounds")}
+        settings = {name: cast(int, configuration[name]) for name in ("codes", "hidden", "rounds")}
         return cls(rx, tx, **settings)
 
     def fit(self, problem: ChannelProblem, plan: Fit) -> dict[str, Json]:

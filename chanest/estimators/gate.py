@@ -88,11 +88,11 @@ def fit_gates(estimator: ADLISTAPlus, problem: ChannelProblem, plan: Fit) -> dic
     for t, gate in enumerate(estimator.gates):
         begin = 0.1 + 0.9 * t / rounds if t else clock.share()
         end = 0.1 + 0.9 * (t + 1) / rounds
-        seen, places = _collect(estimator, problem, t, start, clock, begin + 0.6 * (end - begin))
+        seen, near = _collect(estimator, problem, t, start, clock, begin + 0.6 * (end - begin))
         start += len(seen)
         assert isinstance(gate, ScoreGate)
         facts[f"gate_{t + 1}_samples"] = len(seen)
-        facts[f"gate_{t + 1}_steps"] = _train(gate, estimator, seen, places, clock, end)
+        facts[f"gate_{t + 1}_steps"] = _train(gate, seen, near, clock, end)
     scores: list[Json] = []
     for snr in _SNRS_DB:
         batch = problem.sample(300, seed=plan.seed, split="validation", snr_db=snr)
@@ -114,21 +114,21 @@ class _Clock:
 def _collect(
     estimator: ADLISTAPlus, problem: ChannelProblem, rounds: int, start: int, clock: _Clock, until: float
 ) -> tuple[Tensor, Tensor]:
-    """What gate `rounds` sees of fresh draws, and the places of their true covariances, in half precision."""
+    """What gate `rounds` sees of fresh draws, and how close each member is to their true covariances, in half precision."""
     seen: list[Tensor] = []
-    places: list[Tensor] = []
+    near: list[Tensor] = []
     while not seen or clock.share() < until:
         batch = problem.sample(_BLOCK, seed=clock.plan.seed, split="train", start=start + _BLOCK * len(seen))
         measured = Measurement(batch.y, batch.phi, batch.noise_var)
         assert batch.rays is not None
-        places.append(estimator.codebook.place(estimator.layout.of_rays(problem.source, batch.rays)).half())
+        near.append(estimator.codebook.closeness(estimator.layout.of_rays(problem.source, batch.rays)).half())
         chunks = torch.split(torch.arange(_BLOCK), estimator.chunk(measured))
         seen.append(torch.cat([estimator.seen_by(measured.select(some), rounds) for some in chunks]).half())
         clock.plan.report(clock.share(), f"draws for gate {rounds + 1}")
-    return torch.cat(seen), torch.cat(places)
+    return torch.cat(seen), torch.cat(near)
 
 
-def _train(gate: ScoreGate, estimator: ADLISTAPlus, seen: Tensor, places: Tensor, clock: _Clock, until: float) -> int:
+def _train(gate: ScoreGate, seen: Tensor, near: Tensor, clock: _Clock, until: float) -> int:
     """AdamW with a cosine rate over the time that is left; returns the number of steps."""
     generator = torch.Generator().manual_seed(clock.plan.seed)
     gate.standardise(seen[:10_000].float())
@@ -138,7 +138,7 @@ def _train(gate: ScoreGate, estimator: ADLISTAPlus, seen: Tensor, places: Tensor
         done = min(1.0, (clock.share() - begin) / max(until - begin, 1e-9))
         optimizer.param_groups[0]["lr"] = _RATE * (0.5 + 0.5 * math.cos(math.pi * done)) * min(1.0, (steps + 1) / 100)
         index = torch.randint(len(seen), (_BATCH,), generator=generator)
-        target = (estimator.codebook.closeness(places[index].float()) / _SMOOTHING).softmax(1)
+        target = (near[index].float() / _SMOOTHING).softmax(1)
         loss = -(target * gate(seen[index].float(), generator)).sum(1).mean()
         optimizer.zero_grad()
         loss.backward()

@@ -118,9 +118,7 @@ class GMM(ChannelEstimator):
         shape = (len(tx.slants) * tx.columns, tx.rows, len(rx.slants) * rx.columns, rx.rows)
         power = torch.fft.fftn(channels.reshape(-1, *shape), dim=(1, 2, 3, 4)).abs().flatten(1)
         power = power / power.square().sum(1, keepdim=True).sqrt()
-        centres, _ = k_means(power, len(self.log_prior), seed)
-        labels: Tensor = (power @ centres.mT - 0.5 * centres.square().sum(1)).argmax(1)
-        return labels
+        return k_means(power, len(self.log_prior), seed)[0]
 
     def _maximise(self, channels: Tensor, labels: Tensor) -> None:
         """Weights and covariances from the channels of each component; one without channels keeps the ensemble's."""

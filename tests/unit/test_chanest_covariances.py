@@ -1,0 +1,257 @@
+"""Tables of lags, the codebook, the mixture and A-DLISTA+ on arrays small enough to check against whole matrices."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from chanest.estimators import Fit
+from chanest.estimators.adlista_plus import ADLISTAPlus
+from chanest.estimators.codebook import FLOOR, CovarianceCodebook
+from chanest.estimators.gmm import GMM
+from chanest.estimators.linear import whitened
+from chanest.estimators.toeplitz import LagTable, pulled_back, seen_covariance
+from chanest.problem import ChannelBatch, ChannelProblem
+from chanest.scenario import Scenario
+from vlista_core.estimate import Measurement
+from vlista_core.linops import DenseMap, LinearMap
+from vlista_core.metrics import nmse_db
+
+
+@functools.cache
+def small_problem(chains: int = 0, pattern: str = "omni") -> ChannelProblem:
+    return ChannelProblem(
+        Scenario.model_validate(
+            {
+                "name": f"small-{chains}",
+                "bs": {"rows": 2, "columns": 4, "yaw_spread": 60.0, "pattern": pattern},
+                "ue": {"rows": 2, "columns": 2, "yaw": 180.0, "yaw_spread": 180.0},
+                "frontend": {"frames": 6, "bits": 2, "chains": chains},
+                "data": {"train": 2000},
+            }
+        )
+    )
+
+
+def _batch(chains: int = 0) -> ChannelBatch:
+    return small_problem(chains).sample(5, seed=3, split="validation", snr_db=10.0)
+
+
+def _setting(chains: int = 0) -> tuple[LagTable, Tensor, ChannelBatch]:
+    problem, batch = small_problem(chains), _batch(chains)
+    layout = LagTable(*problem.arrays)
+    assert batch.rays is not None
+    return layout, layout.of_rays(problem.source, batch.rays), batch
+
+
+def test_the_matrix_of_a_table_is_a_covariance_that_depends_on_distances_alone() -> None:
+    layout, table, _ = _setting()
+    matrix = layout.matrix(table)
+    torch.testing.assert_close(matrix, matrix.mH, rtol=0, atol=1e-6)
+    assert float(torch.linalg.eigvalsh(matrix).min()) > -1e-4
+    grid = matrix.reshape(-1, 4, 2, 2, 2, 4, 2, 2, 2)
+    torch.testing.assert_close(grid[:, 1:, 1:, 1:, 1:, 1:, 1:, 1:, 1:], grid[:, :-1, :-1, :-1, :-1, :-1, :-1, :-1, :-1])
+    torch.testing.assert_close(layout.of_matrix(matrix), table)
+    assert int(layout.multiplicity.sum()) == 32 * 32
+
+
+def test_channels_give_the_average_along_the_diagonals() -> None:
+    layout, _, batch = _setting()
+    weights = torch.tensor([0.1, 0.2, 0.3, 0.4, 0.0])[:, None]
+    outer = torch.einsum("b,bi,bj->ij", weights[:, 0].to(batch.signal.dtype), batch.signal, batch.signal.conj())
+    torch.testing.assert_close(layout.of_channels(batch.signal, weights), layout.of_matrix(outer[None]))
+
+
+def test_the_covariance_of_the_rays_is_that_of_the_channels() -> None:
+    fixed = small_problem().scenario.model_dump()
+    fixed["bs"]["yaw_spread"] = fixed["ue"]["yaw_spread"] = 0.0
+    problem = ChannelProblem(Scenario.model_validate(fixed))
+    layout = LagTable(*problem.arrays)
+    channels = problem.channels(4000, seed=0, split="train")
+    sampled = channels.mT @ channels.conj() / len(channels)
+    rays = problem.source.rays(range(200), seed=1, split="train")
+    model = layout.matrix(layout.of_rays(problem.source, rays)).mean(0)
+    assert float((model - sampled).norm() / sampled.norm()) < 0.05
+
+
+@pytest.mark.parametrize("chains", [0, 2])
+def test_what_the_front_end_sees_is_exact_without_forming_the_covariance(chains: int) -> None:
+    layout, table, batch = _setting(chains)
+    dense = batch.phi.materialize()
+    whole = layout.matrix(table)
+    blocks = layout.blocks(table)
+    maps: tuple[LinearMap, ...] = (batch.phi, DenseMap(dense))
+    for phi in maps:
+        torch.testing.assert_close(
+            seen_covariance(layout, table, blocks, phi), dense @ whole @ dense.mH, rtol=1e-4, atol=1e-4
+        )
+    torch.testing.assert_close(
+        layout.apply(blocks, batch.signal), (whole @ batch.signal[..., None])[..., 0], rtol=1e-4, atol=1e-4
+    )
+
+
+@pytest.mark.parametrize("chains", [0, 2])
+def test_pulling_back_is_the_adjoint_of_seeing(chains: int) -> None:
+    layout, table, batch = _setting(chains)
+    dense = batch.phi.materialize()
+    m = dense.shape[1]
+    matrix = torch.randn(5, m, m, dtype=torch.complex64, generator=torch.Generator().manual_seed(0))
+    matrix = matrix + matrix.mH
+    expected = ((dense @ layout.matrix(table) @ dense.mH) * matrix.mT).sum(dim=(1, 2)).real
+    weight = torch.full((layout.shape[0], 1), 2.0)
+    weight[0] = 1.0
+    maps: tuple[LinearMap, ...] = (batch.phi, DenseMap(dense))
+    for phi in maps:
+        sums = pulled_back(layout, matrix, phi)
+        torch.testing.assert_close((table * sums.conj() * weight).sum(dim=(1, 2)).real, expected, rtol=1e-4, atol=1e-3)
+
+
+@functools.cache
+def _codebook() -> CovarianceCodebook:
+    problem = small_problem()
+    book = CovarianceCodebook(LagTable(*problem.arrays), 16)
+    book.fit(problem, 1000, seed=0, report=lambda share, words: None)
+    return book
+
+
+def test_members_and_their_mixtures_are_covariances_and_scores_are_traces() -> None:
+    book = _codebook()
+    weights = torch.eye(16)
+    mixed = torch.full((1, 16), 1 / 16)
+    for table in (book.table(weights), book.table(mixed), book.ensemble()):
+        assert float(torch.linalg.eigvalsh(book.layout.matrix(table)).min()) > 1e-3
+    layout, _, batch = _setting()
+    matrix = batch.y[:, :, None] * batch.y[:, None, :].conj()
+    scores = book.scores(pulled_back(layout, matrix, batch.phi))
+    seen = batch.phi.adjoint(batch.y)
+    traces = torch.einsum("bi,kij,bj->bk", seen.conj(), layout.matrix(book.table(weights)), seen).real
+    torch.testing.assert_close(scores, traces - FLOOR * seen.abs().square().sum(1)[:, None], rtol=1e-3, atol=1e-3)
+
+
+def test_the_codebook_is_near_the_covariances_that_occur() -> None:
+    book, problem = _codebook(), small_problem()
+    rays = problem.source.rays(range(100), seed=5, split="validation")
+    table = book.layout.of_rays(problem.source, rays)
+    nearest = book.closeness(table).argmax(1)
+    found = book.layout.matrix(book.table(torch.eye(16)[nearest]))
+    truth = book.layout.matrix(table)
+    ensemble = book.layout.matrix(book.ensemble())
+    assert float((found - truth).norm()) < 0.7 * float((ensemble - truth).norm())
+
+
+@pytest.mark.parametrize("structure", ["toeplitz", "kronecker"])
+@pytest.mark.parametrize("chains", [0, 2])
+def test_a_mixture_of_one_component_is_the_lmmse_estimate(structure: str, chains: int) -> None:
+    problem, batch = small_problem(chains), _batch(chains)
+    model = GMM(*problem.arrays, structure=structure, components=1)  # type: ignore[arg-type]
+    channels = problem.channels(500, seed=0, split="train")
+    model.components.estimate(0, channels)
+    identity = torch.eye(problem.signal_length, dtype=torch.complex64)
+    covariance = model.components.times(0, identity).mT
+    dense = batch.phi.materialize()
+    measured = Measurement(batch.y, batch.phi, batch.noise_var)
+    weights = whitened(dense @ covariance @ dense.mH, measured)
+    expected = (covariance @ dense.mH @ weights[..., None])[..., 0]
+    got = model.estimate(batch.y, batch.phi, batch.noise_var).signal
+    torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-3)
+    density = model.components.log_density(0, channels[:3])
+    inverse = torch.cholesky_inverse(torch.linalg.cholesky(covariance))
+    distance = torch.einsum("bi,ij,bj->b", channels[:3].conj(), inverse, channels[:3]).real
+    torch.testing.assert_close(density[0] - density[1], distance[1] - distance[0], rtol=1e-2, atol=0.5)
+
+
+def _ensemble_estimate(batch: ChannelBatch) -> Tensor:
+    problem = small_problem()
+    layout = LagTable(*problem.arrays)
+    channels = problem.channels(2000, seed=0, split="train")
+    covariance = layout.matrix(layout.of_channels(channels, torch.full((2000, 1), 1 / 2000)))[0]
+    dense = batch.phi.materialize()
+    weights = whitened(dense @ covariance @ dense.mH, Measurement(batch.y, batch.phi, batch.noise_var))
+    return (covariance @ dense.mH @ weights[..., None])[..., 0]
+
+
+def test_a_mixture_of_eight_beats_the_ensemble_covariance() -> None:
+    problem = small_problem()
+    model = GMM(*problem.arrays, structure="toeplitz", components=8)
+    facts = model.fit(problem, Fit(seconds=6.0))
+    assert facts["validation_nmse_db"]
+    batch = problem.sample(400, seed=1, snr_db=15.0)
+    ours = nmse_db(model.estimate(batch.y, batch.phi, batch.noise_var).signal, batch.signal)
+    assert ours < nmse_db(_ensemble_estimate(batch), batch.signal) - 0.3
+
+
+class _Knowing(nn.Module):
+    """A gate that was told the nearest member of each sample."""
+
+    def __init__(self, nearest: Tensor) -> None:
+        super().__init__()
+        self.nearest = nearest
+
+    def forward(self, features: Tensor) -> Tensor:
+        assert bool(torch.isfinite(features).all())
+        return torch.log(0.999 * torch.eye(16)[self.nearest] + 1e-3 / 16)
+
+
+def test_layers_with_the_right_member_come_near_the_genie_and_the_first_is_the_ensemble() -> None:
+    problem = small_problem()
+    model = ADLISTAPlus(*problem.arrays, codes=16, hidden=8, rounds=2)
+    model.codebook = _codebook()
+    batch = problem.sample(400, seed=1, snr_db=15.0)
+    assert batch.rays is not None
+    table = model.layout.of_rays(problem.source, batch.rays)
+    ensemble = nmse_db(_ensemble_estimate(batch), batch.signal)
+    model.gates = nn.ModuleList()
+    assert nmse_db(model.estimate(batch.y, batch.phi, batch.noise_var).signal, batch.signal) == pytest.approx(
+        ensemble, abs=0.1
+    )
+    nearest = model.codebook.closeness(table).argmax(1)
+    model.gates = nn.ModuleList([_Knowing(nearest), _Knowing(nearest)])
+    assert nmse_db(model.estimate(batch.y, batch.phi, batch.noise_var).signal, batch.signal) < ensemble - 0.5
+
+
+def test_scores_are_the_gradient_of_the_likelihood() -> None:
+    problem = small_problem()
+    model = ADLISTAPlus(*problem.arrays, codes=16, hidden=8, rounds=1)
+    model.codebook = _codebook()
+    batch = _batch()
+    measured = Measurement(batch.y, batch.phi, batch.noise_var)
+    features = model.seen_by(measured, 0)
+    weights = model.codebook.prior.expand(5, -1).clone().double().requires_grad_()
+    dense = batch.phi.materialize().to(torch.complex128)
+    members = model.layout.matrix(model.codebook.table(torch.eye(16))).to(torch.complex128)
+    covariance = dense @ torch.einsum("bk,kij->bij", weights.to(members.dtype), members) @ dense.mH
+    covariance = covariance + batch.noise_var.double()[:, None, None] * torch.eye(dense.shape[1])
+    factor = torch.linalg.cholesky(covariance)
+    y = batch.y.to(torch.complex128)
+    fit = (y.conj() * torch.cholesky_solve(y[..., None], factor)[..., 0]).sum(1).real
+    likelihood = -fit - 2 * factor.diagonal(dim1=1, dim2=2).real.log().sum(1)
+    (gradient,) = torch.autograd.grad(likelihood.sum(), weights)
+    centred = gradient - (weights.detach() * gradient).sum(1, keepdim=True)
+    torch.testing.assert_close(torch.sinh(features[:, 16:32]).double(), centred, rtol=1e-2, atol=1e-2)
+
+
+def test_a_gate_learns_from_what_it_sees() -> None:
+    problem = small_problem()
+    model = ADLISTAPlus(*problem.arrays, codes=16, hidden=32, rounds=1)
+    facts = model.fit(problem, Fit(seconds=3.0))
+    assert facts["gate_1_steps"]
+    gate = model.gates[0]
+    batch = problem.sample(500, seed=1, snr_db=15.0)
+    assert batch.rays is not None
+    seen = model.seen_by(Measurement(batch.y, batch.phi, batch.noise_var), 0)
+    near = model.codebook.closeness(model.layout.of_rays(problem.source, batch.rays)).argmax(1)
+    log_weights = gate(seen)
+    right = log_weights.gather(1, near[:, None]).mean()
+    assert float(right) > float(model.codebook.prior.log()[near].mean()) + 0.3
+
+
+def test_a_wideband_scenario_is_refused_in_one_sentence() -> None:
+    wide = small_problem().scenario.model_dump()
+    wide["channel"]["subcarriers"] = 8
+    problem = ChannelProblem(Scenario.model_validate(wide))
+    for kind in (GMM, ADLISTAPlus):
+        with pytest.raises(ValueError, match="one subcarrier"):
+            kind.build(problem)
