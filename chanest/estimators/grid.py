@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -19,7 +20,7 @@ from vlista_core.metrics import nmse_db
 from vlista_core.tensorfile import Json
 
 if TYPE_CHECKING:
-    from chanest.problem import ChannelProblem
+    from chanest.problem import ChannelBatch, ChannelProblem
 
 Settings = Mapping[str, float]
 Choices = Mapping[str, tuple[float, ...]]
@@ -136,16 +137,15 @@ class GridEstimator(ChannelEstimator):
         search = _Search(self, problem, plan)
         best = dict(self.settings)
         score = search.score(best)
-        changed = True
-        while changed and not search.over():
+        changed, skipped = True, False
+        while changed and not skipped:
             changed = False
             for name, values in self.choices.items():
                 for value in values:
-                    if search.over():
-                        break
                     tried = {**best, name: value}
-                    tried_score = search.score(tried)
-                    if tried_score < score:
+                    if not search.affordable(tried):
+                        skipped = True
+                    elif (tried_score := search.score(tried)) < score:
                         best, score, changed = tried, tried_score, True
         self.settings = best
         return {
@@ -154,7 +154,7 @@ class GridEstimator(ChannelEstimator):
             "snr_db": list(_SNRS_DB),
             "validation_channels": search.channels,
             "settings_tried": len(search.scores),
-            "search_finished": not changed,
+            "search_finished": not skipped,
         }
 
     def configuration(self) -> dict[str, Json]:
@@ -170,35 +170,48 @@ class _Search:
     """Scores of settings on one set of validation draws, each computed once."""
 
     def __init__(self, estimator: GridEstimator, problem: ChannelProblem, plan: Fit) -> None:
-        self.estimator, self.problem, self.plan = estimator, problem, plan
+        self.estimator, self.plan = estimator, plan
         self.start = time.monotonic()
+        self.seconds_per_atom = 0.0
         self.scores: dict[tuple[tuple[str, float], ...], float] = {}
-        self.channels = _LEAST_CHANNELS
+        self.draws = self._draw(problem, _LEAST_CHANNELS)
         self.score(estimator.settings)
         taken = time.monotonic() - self.start
         affordable = int(plan.seconds / _SCORES / max(taken, 1e-6) * _LEAST_CHANNELS)
-        self.channels = min(max(affordable, _LEAST_CHANNELS), _CHANNELS)
+        self.draws = self._draw(problem, min(max(affordable, _LEAST_CHANNELS), _CHANNELS))
         self.scores.clear()
 
+    @property
+    def channels(self) -> int:
+        """How many channels there are at each SNR."""
+        return len(self.draws[0])
+
     def score(self, settings: Settings) -> float:
-        """Mean NMSE in dB of the estimator with these settings."""
+        """Mean NMSE in dB of the estimator with these settings; Inf where it is not a number."""
         key = tuple(sorted(settings.items()))
         if key not in self.scores:
+            began = time.monotonic()
             self.estimator.settings = dict(settings)
-            total = 0.0
-            for snr in _SNRS_DB:
-                batch = self.problem.sample(self.channels, seed=self.plan.seed, split="validation", snr_db=snr)
-                found = self.estimator.estimate(batch.y, batch.phi, batch.noise_var).signal
-                total += nmse_db(found, batch.signal)
-            self.scores[key] = total / len(_SNRS_DB)
+            found = [self.estimator.estimate(batch.y, batch.phi, batch.noise_var).signal for batch in self.draws]
+            errors = [nmse_db(signal, batch.signal) for signal, batch in zip(found, self.draws, strict=True)]
+            mean = sum(errors) / len(errors)
+            self.scores[key] = math.inf if math.isnan(mean) else mean
+            self.seconds_per_atom = (time.monotonic() - began) / self.estimator.grid().shape[1]
             share = min(1.0, (time.monotonic() - self.start) / self.plan.seconds)
             words = ", ".join(f"{name} {value:g}" for name, value in settings.items())
-            self.plan.report(share, f"{self.scores[key]:.2f} dB with {words}")
+            self.plan.report(share, f"{mean:.2f} dB with {words}")
         return self.scores[key]
 
-    def over(self) -> bool:
-        """Whether the budget is spent."""
-        return time.monotonic() - self.start >= self.plan.seconds
+    def affordable(self, settings: Settings) -> bool:
+        """Whether a score of these settings is known or, going by the last one, fits into the time left."""
+        if tuple(sorted(settings.items())) in self.scores:
+            return True
+        self.estimator.settings = dict(settings)
+        expected = self.seconds_per_atom * self.estimator.grid().shape[1]
+        return time.monotonic() - self.start + expected <= self.plan.seconds
+
+    def _draw(self, problem: ChannelProblem, count: int) -> list[ChannelBatch]:
+        return [problem.sample(count, seed=self.plan.seed, split="validation", snr_db=snr) for snr in _SNRS_DB]
 
 
 def _joined(parts: list[Estimate]) -> Estimate:

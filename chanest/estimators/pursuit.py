@@ -31,8 +31,8 @@ class SOMPEstimator(GridEstimator):
     defaults: ClassVar[Settings] = {"oversampling": 1.5, "noise_factor": 1.0, "model_error": 0.02, "density": 0.25}
     choices: ClassVar[Choices] = {
         "noise_factor": (0.7, 1.0, 1.4, 2.0),
-        "model_error": (0.0, 0.01, 0.02, 0.04, 0.08),
-        "oversampling": (1.0, 1.5, 2.0, 3.0),
+        "model_error": (0.0, 0.02, 0.04, 0.08, 0.12),
+        "oversampling": (1.5, 2.0, 3.0),
         "density": (0.15, 0.25, 0.4),
     }
 

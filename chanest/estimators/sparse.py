@@ -43,11 +43,11 @@ class OMPEstimator(SolverEstimator):
 
     name = "omp"
     summary = "orthogonal matching pursuit on an angular grid, stopped at the noise level"
-    defaults: ClassVar[Settings] = {"oversampling": 1.5, "noise_factor": 1.0, "model_error": 0.02, "density": 0.25}
+    defaults: ClassVar[Settings] = {"oversampling": 2.0, "noise_factor": 1.4, "model_error": 0.04, "density": 0.25}
     choices: ClassVar[Choices] = {
         "noise_factor": (0.7, 1.0, 1.4, 2.0),
-        "model_error": (0.0, 0.01, 0.02, 0.04, 0.08),
-        "oversampling": (1.0, 1.5, 2.0, 3.0),
+        "model_error": (0.0, 0.02, 0.04, 0.08, 0.12),
+        "oversampling": (1.5, 2.0, 3.0),
         "density": (0.15, 0.25, 0.4),
     }
 
@@ -62,12 +62,12 @@ class FISTAEstimator(SolverEstimator):
 
     name = "fista"
     summary = "l1-regularised least squares on an angular grid by FISTA"
-    defaults: ClassVar[Settings] = {"oversampling": 1.5, "noise_factor": 0.25, "model_error": 0.0, "iterations": 100}
+    defaults: ClassVar[Settings] = {"oversampling": 2.0, "noise_factor": 0.15, "model_error": 0.0, "iterations": 100}
     choices: ClassVar[Choices] = {
-        "noise_factor": (0.02, 0.04, 0.08, 0.15, 0.25, 0.5),
+        "noise_factor": (0.04, 0.08, 0.15, 0.25, 0.5),
         "model_error": (0.0, 1e-4, 1e-3, 4e-3),
-        "oversampling": (1.0, 1.5, 2.0),
         "iterations": (30, 100, 300),
+        "oversampling": (1.0, 1.5, 2.0),
     }
 
     def solver(self, measurements: int, dictionary: KroneckerMap) -> Solver:
@@ -99,20 +99,20 @@ class AMPEstimator(SolverEstimator):
 
 @register_model
 class VAMPEstimator(SolverEstimator):
-    """VAMP with a Bernoulli–Gauss prior learned by EM for every sample."""
+    """VAMP with a Bernoulli–Gauss prior learned by EM for every sample. ΦΨ is not what it is made for: it is damped well."""
 
     name = "vamp"
     summary = "vector approximate message passing on an angular grid, prior learned by EM"
     defaults: ClassVar[Settings] = {
-        "oversampling": 1.5, "noise_factor": 1.0, "model_error": 0.01, "activity": 0.1, "damping": 0.7, "iterations": 20,
+        "oversampling": 1.5, "noise_factor": 1.0, "model_error": 0.0, "activity": 0.03, "damping": 0.2, "iterations": 40,
     }  # fmt: skip
     choices: ClassVar[Choices] = {
-        "noise_factor": (1.0, 2.0, 4.0),
-        "model_error": (0.0, 0.01, 0.03),
-        "iterations": (5, 10, 20, 50),
-        "oversampling": (1.0, 1.5, 2.0),
+        "noise_factor": (1.0, 1.5, 2.0, 3.0),
+        "damping": (0.2, 0.3, 0.5),
+        "iterations": (20, 40, 80),
+        "model_error": (0.0, 0.01, 0.05),
         "activity": (0.03, 0.1, 0.3),
-        "damping": (0.5, 0.7, 0.9),
+        "oversampling": (1.0, 1.5, 2.0),
     }
 
     def solver(self, measurements: int, dictionary: KroneckerMap) -> Solver:
@@ -131,18 +131,14 @@ class BCSEstimator(SolverEstimator):
     name = "bcs"
     summary = "Bayesian compressed sensing (fast relevance vector machine) on an angular grid"
     defaults: ClassVar[Settings] = {
-        "oversampling": 1.5,
-        "noise_factor": 1.0,
-        "model_error": 0.01,
-        "admission": 4.0,
-        "iterations": 100,
-    }
+        "oversampling": 1.5, "noise_factor": 2.0, "model_error": 0.03, "admission": 1.0, "iterations": 100,
+    }  # fmt: skip
     choices: ClassVar[Choices] = {
-        "noise_factor": (1.0, 1.5, 2.0),
-        "model_error": (0.0, 0.01, 0.03),
-        "admission": (1.0, 2.0, 4.0, 8.0),
-        "iterations": (30, 100, 300),
+        "noise_factor": (1.5, 2.0, 3.0),
+        "model_error": (0.0, 0.03, 0.06),
+        "admission": (1.0, 2.0, 4.0),
         "oversampling": (1.5, 2.0),
+        "iterations": (30, 100, 300),
     }
 
     def solver(self, measurements: int, dictionary: KroneckerMap) -> Solver:

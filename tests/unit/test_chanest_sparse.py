@@ -10,12 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from chanest.dictionaries import KroneckerMap, angular_dictionary
+from chanest.arrays import Array, Polarization
+from chanest.dictionaries import KroneckerMap, angular_dictionary, link_dictionary
 from chanest.estimators import Fit, estimator_class
 from chanest.estimators.grid import GridEstimator, Link
 from chanest.estimators.library import get_estimator, provenance, train_estimator
 from chanest.estimators.pursuit import SOMPEstimator, SWOMPEstimator, one_subcarrier, whitened_measurement
-from chanest.estimators.sbl import SBL
+from chanest.estimators.sbl import SBL, Lags
 from chanest.estimators.sparse import OMPEstimator
 from chanest.frontend import BeamformingMap
 from chanest.problem import ChannelBatch, ChannelProblem
@@ -164,12 +165,33 @@ def test_coupling_keeps_the_total_and_goes_round() -> None:
     assert float(spread[2, 0, 0]) == 0.0
 
 
+@pytest.mark.parametrize("polarization", ["V", "cross"])
+def test_lags_stand_for_the_dictionary(polarization: Polarization) -> None:
+    rx, tx = Array(1, 2, polarization=polarization), Array(2, 3)
+    link = Link(rx, tx, (-1e6, 0.0, 1e6))
+    dictionary = link_dictionary(rx, tx, link.frequencies, oversampling=1.5).cast(torch.complex128)
+    lags = Lags.of(link, dictionary)
+    psi = dictionary.materialize()[0]
+    generator = torch.Generator().manual_seed(0)
+    variances = torch.rand(2, psi.shape[1], generator=generator, dtype=torch.float64)
+    assert torch.allclose(lags.covariance(variances), (psi * variances[:, None, :]) @ psi.mH, atol=1e-12)
+    half = torch.randn(2, len(psi), len(psi), generator=generator, dtype=torch.complex128)
+    matrix = half @ half.mH
+    expected = (psi.conj() * (matrix @ psi)).sum(1).real
+    assert torch.allclose(lags.quadratic_forms(matrix), expected, atol=1e-9)
+
+
+def test_sbl_refuses_a_covariance_that_is_too_large() -> None:
+    with pytest.raises(ValueError, match="at most 4096 of them, got 16384"):
+        SBL.build(ChannelProblem(load_scenario("wideband_64x4")))
+
+
 def test_sbl_variance_is_that_of_the_posterior() -> None:
     """Against ψ(Γ - ΓAᴴ(AΓAᴴ + σ²I)⁻¹AΓ)ψᴴ in double precision, with no iteration: Γ is a multiple of I."""
     problem = _small()
     batch = problem.sample(2, seed=1, snr_db=10.0)
     estimator = SBL(Link.of(problem), {**SBL.defaults, "iterations": 0, "noise_factor": 1.0})
-    psi = problem.dictionary(oversampling=1.5).materialize()[0].to(torch.complex128)
+    psi = estimator.grid().materialize()[0].to(torch.complex128)
     got = estimator.estimate(batch.y, batch.phi, batch.noise_var)
     assert got.variance is not None
     for i, phi in enumerate(batch.phi.materialize().to(torch.complex128)):
@@ -209,7 +231,7 @@ def test_tuning_helps_keeps_to_the_budget_and_goes_to_a_small_file(name: str, tm
 def test_the_grid_of_a_file_is_that_of_the_problem() -> None:
     for problem in (_small(), _wideband()):
         estimator = OMPEstimator.from_configuration(OMPEstimator.build(problem).configuration())
-        expected = problem.dictionary(oversampling=1.5)
+        expected = problem.dictionary(oversampling=2.0)
         got = estimator.grid()
         assert isinstance(got, KroneckerMap)
         assert len(got.factors) == len(expected.factors)
