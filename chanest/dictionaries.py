@@ -187,9 +187,34 @@ def angular_dictionary(rx: Array, tx: Array, *, oversampling: float = 1.0, delay
     )
 
 
+def link_dictionary(
+    rx: Array, tx: Array, frequencies: tuple[float, ...] | None, *, oversampling: float = 1.0
+) -> KroneckerMap:
+    """The angular dictionary of a link on these subcarriers, with a delay grid where there are some.
+
+    Delays are spaced by the inverse of the bandwidth over `oversampling`, up to half the symbol length.
+    """
+    return angular_dictionary(rx, tx, oversampling=oversampling, delay=_band_grid(frequencies, oversampling))
+
+
+def _band_grid(frequencies: tuple[float, ...] | None, oversampling: float) -> Tensor | None:
+    if frequencies is None:
+        return None
+    if len(frequencies) == 1:
+        return torch.ones(1, 1, dtype=torch.complex64)
+    points = math.ceil(oversampling * len(frequencies) / 2)
+    bandwidth = len(frequencies) * (frequencies[1] - frequencies[0])
+    return delay_grid(frequencies, (points - 1) / (oversampling * bandwidth), points)
+
+
+def grid_points(elements: int, oversampling: float) -> int:
+    """How many phase steps the grid has along an axis of an array; they go round."""
+    return 1 if elements == 1 else math.ceil(oversampling * elements)
+
+
 def _phase_grid(elements: int, oversampling: float) -> Tensor:
     """Unit-norm phase ramps with steps spread evenly over (-π, π]: [elements, points]."""
-    points = 1 if elements == 1 else math.ceil(oversampling * elements)
+    points = grid_points(elements, oversampling)
     steps = 2 * math.pi * (torch.arange(points, dtype=torch.float64) - points // 2) / points
     centred = torch.arange(elements, dtype=torch.float64) - (elements - 1) / 2
     phase = torch.outer(centred, steps)

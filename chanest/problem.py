@@ -16,7 +16,7 @@ from chanest.channels.blocks import in_blocks
 from chanest.channels.rays import Rays
 from chanest.channels.source import Backend, ChannelSource
 from chanest.channels.store import ChannelFile, cached_channels
-from chanest.dictionaries import KroneckerMap, angular_dictionary, delay_grid
+from chanest.dictionaries import KroneckerMap, link_dictionary
 from chanest.frontend import BeamformingMap
 from chanest.scenario import Scenario
 from vlista_core.draws import Split, sample_generators
@@ -97,17 +97,7 @@ class ChannelProblem(Problem):
 
         Delays are spaced by the inverse of the bandwidth over `oversampling`, up to half the symbol length.
         """
-        return angular_dictionary(*self.arrays, oversampling=oversampling, delay=self._delay_grid(oversampling))
-
-    def _delay_grid(self, oversampling: float) -> Tensor | None:
-        frequencies = self.source.frequencies
-        if frequencies is None:
-            return None
-        if len(frequencies) == 1:
-            return torch.ones(1, 1, dtype=self.dtype)
-        points = math.ceil(oversampling * len(frequencies) / 2)
-        bandwidth = len(frequencies) * (frequencies[1] - frequencies[0])
-        return delay_grid(frequencies, (points - 1) / (oversampling * bandwidth), points)
+        return link_dictionary(*self.arrays, self.source.frequencies, oversampling=oversampling)
 
     def sample(
         self, count: int, *, seed: int, split: Split = "test", start: int = 0, snr_db: float | None = None

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from chanest.arrays import Array
 from chanest.estimators.noise import NoiseModel
 from vlista_core.estimate import Estimate, Estimator, Measurement
-from vlista_core.linops import LinearMap, as_map
+from vlista_core.linops import LinearMap
 from vlista_core.tensorfile import Json
 
 if TYPE_CHECKING:
@@ -96,8 +96,12 @@ class ChannelEstimator(nn.Module, Estimator):
             )
         with torch.no_grad():
             if noise_var is None:
-                measured = Measurement(y, as_map(phi), self.noise.estimate(y, measured.phi))
+                measured = Measurement(y, measured.phi, self.unknown_noise(y, measured.phi))
             return self.infer(measured)
+
+    def unknown_noise(self, y: Tensor, phi: LinearMap) -> Tensor:
+        """σ² where nobody gave it: [batch]."""
+        return self.noise.estimate(y, phi)
 
     def parameters_learned(self) -> int:
         """How many real numbers it was given by training: parameters and buffers, a complex one counts twice."""
