@@ -18,6 +18,7 @@ from chanest.arrays import Array
 from chanest.estimators.base import ChannelEstimator, Fit, array_configuration, array_from
 from chanest.estimators.codebook import CovarianceCodebook
 from chanest.estimators.gate import ScoreGate, fit_gates, gate_features
+from chanest.estimators.linear import with_noise
 from chanest.estimators.toeplitz import LagTable, pulled_back, seen_covariance
 from vlista_core.checkpoint import register_model
 from vlista_core.estimate import Estimate, Measurement
@@ -114,8 +115,7 @@ class ADLISTAPlus(ChannelEstimator):
     def _layer(self, measured: Measurement, table: Tensor) -> _Layer:
         blocks = self.layout.blocks(table)
         covariance = seen_covariance(self.layout, table, blocks, measured.phi)
-        covariance.diagonal(dim1=1, dim2=2).add_(measured.noise_var[:, None])
-        factor = cholesky(covariance)
+        factor = cholesky(with_noise(covariance, measured.noise_var))
         return _Layer(blocks, factor, torch.cholesky_solve(measured.y[..., None], factor)[..., 0])
 
     def configuration(self) -> dict[str, Json]:

@@ -12,6 +12,7 @@ from torch import Tensor
 from chanest.arrays import Array
 from chanest.estimators.base import ChannelEstimator, Fit, array_configuration, array_from
 from chanest.estimators.codebook import k_means
+from chanest.estimators.linear import is_toeplitz, with_noise
 from chanest.estimators.mixtures import KroneckerComponents, ToeplitzComponents
 from vlista_core.checkpoint import register_model
 from vlista_core.estimate import Estimate, Measurement
@@ -58,9 +59,8 @@ class GMM(ChannelEstimator):
             raise ValueError(
                 f"{cls.name} is for one subcarrier so far; {problem.scenario.name} has {problem.subcarriers}"
             )
-        rx, tx = problem.arrays
-        small = problem.signal_length <= _LARGEST_TOEPLITZ and len(rx.slants) == len(tx.slants) == 1
-        return cls(rx, tx, structure="toeplitz" if small else "kronecker")
+        small = problem.signal_length <= _LARGEST_TOEPLITZ and is_toeplitz(problem)
+        return cls(*problem.arrays, structure="toeplitz" if small else "kronecker")
 
     def infer(self, measured: Measurement) -> Estimate:
         size = max(1, _CHUNK_ENTRIES // (len(self.log_prior) * self.signal_length))
@@ -72,9 +72,7 @@ class GMM(ChannelEstimator):
     def _signal(self, measured: Measurement) -> Tensor:
         gradients, evidence = [], []
         for k, log_prior in enumerate(self.log_prior):
-            covariance = self.components.seen(k, measured.phi)
-            covariance.diagonal(dim1=1, dim2=2).add_(measured.noise_var[:, None])
-            factor = cholesky(covariance)
+            factor = cholesky(with_noise(self.components.seen(k, measured.phi), measured.noise_var))
             weights = torch.cholesky_solve(measured.y[..., None], factor)[..., 0]
             fit = (measured.y.conj() * weights).sum(1).real
             log_volume = 2 * factor.diagonal(dim1=1, dim2=2).real.log().sum(1)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from torch import Tensor
+
 from chanest.estimators import estimator_class
 from chanest.estimators.base import ChannelEstimator, Fit
+from chanest.estimators.linear import LMMSE
 from chanest.estimators.noise import NoiseModel
 from chanest.problem import ChannelProblem
 from vlista_core import checkpoint
@@ -68,8 +71,18 @@ def noise_model(problem: ChannelProblem, *, trained_on: str | None = None) -> No
     path = find_weights("lmmse", trained_on or problem.scenario.name)
     if path is None:
         return NoiseModel()
-    lmmse = _load(path, estimator_class("lmmse"), problem, any_scenario=trained_on is not None)
-    return NoiseModel(lmmse.get_buffer("factor"))
+    lmmse = _load(path, LMMSE, problem, any_scenario=trained_on is not None)
+    return NoiseModel(_directions(lmmse, path, path.stat().st_mtime_ns))
+
+
+_known_directions: dict[tuple[Path, int], Tensor] = {}
+
+
+def _directions(lmmse: ChannelEstimator, path: Path, written: int) -> Tensor:
+    """The directions of an LMMSE, found once for each file: they take an eigendecomposition."""
+    if (path, written) not in _known_directions and isinstance(lmmse, LMMSE):
+        _known_directions[path, written] = lmmse.directions()
+    return _known_directions[path, written]
 
 
 def train_estimator(name: str, problem: ChannelProblem, plan: Fit, *, folder: Path | str | None = None) -> Path:

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Self, cast
 import torch
 from torch import Tensor
 
-from chanest.estimators.base import ChannelEstimator, Fit
+from chanest.arrays import Array
+from chanest.estimators.base import ChannelEstimator, Fit, array_configuration, array_from
+from chanest.estimators.mixtures import ToeplitzComponents
 from vlista_core.checkpoint import register_model
 from vlista_core.estimate import Estimate, Measurement
 from vlista_core.linalg import solve_hermitian
@@ -18,8 +20,10 @@ if TYPE_CHECKING:
     from chanest.problem import ChannelProblem
 
 _BLOCK = 2000
-_RANKS = (16, 32, 64, 96, 128, 192, 256)
-_SHRINKAGES = (0.0, 1e-3, 1e-2, 3e-2)
+_CHUNK_ENTRIES = 2**23
+_LARGEST = 4096
+_RANKS = (32, 64, 128, 256, 512)
+_SHRINKAGES = (0.0, 1e-3, 1e-2)
 _SNRS_DB = (0.0, 10.0, 20.0)
 
 
@@ -48,37 +52,60 @@ class LS(ChannelEstimator):
 
 @register_model
 class LMMSE(ChannelEstimator):
-    """ĥ = RΦᴴ(ΦRΦᴴ + σ²I)⁻¹y with R = UUᴴ + floor·I, the covariance of the training channels.
+    """ĥ = RΦᴴ(ΦRΦᴴ + σ²I)⁻¹y with R, the covariance of the training channels.
 
-    U has the main eigenvectors of the sample covariance; rank and floor (the shrinkage) are chosen on validation draws.
+    R is V_rΛ_rV_rᴴ + floor·I with the main eigenvectors of the sample covariance or, where the arrays are uniform with one
+    polarisation, its averages along the diagonals, "rank 0". Rank and floor (the shrinkage) are chosen on validation draws.
     """
 
     name = "lmmse"
     summary = "LMMSE with the covariance of the whole ensemble"
     needs_fit = True
 
-    def __init__(self, signal_length: int, rank: int) -> None:
+    def __init__(self, rx: Array, tx: Array, *, signal_length: int, rank: int) -> None:
+        """rank: eigenvectors that are kept; 0 for a Toeplitz covariance."""
         super().__init__(signal_length)
+        self.arrays = (rx, tx)
         self.factor: Tensor
         self.floor: Tensor
         self.register_buffer("factor", torch.zeros(signal_length, rank, dtype=torch.complex64))
-        self.register_buffer("floor", torch.ones(()))
+        self.register_buffer("floor", torch.zeros(()))
+        self.toeplitz = ToeplitzComponents(rx, tx, 1) if rank == 0 else None
 
     @classmethod
     def build(cls, problem: ChannelProblem) -> Self:
-        return cls(problem.signal_length, 0)
+        length = problem.signal_length
+        return cls(*problem.arrays, signal_length=length, rank=0 if is_toeplitz(problem) else 1)
 
     def fit(self, problem: ChannelProblem, plan: Fit) -> dict[str, Json]:
-        values, vectors = torch.linalg.eigh(sample_covariance(problem, plan))
-        draws = [problem.sample(300, seed=plan.seed, split="validation", snr_db=snr) for snr in _SNRS_DB]
+        if self.signal_length > _LARGEST:
+            raise ValueError(
+                f"lmmse holds a covariance of all {self.signal_length} entries of vec(H); at most {_LARGEST} are allowed"
+            )
+        covariance = sample_covariance(problem, plan)
+        draws = [problem.sample(200, seed=plan.seed, split="validation", snr_db=snr) for snr in _SNRS_DB]
+
+        def score() -> float:
+            return sum(nmse_db(self.estimate(b.y, b.phi, b.noise_var).signal, b.signal) for b in draws) / len(draws)
+
         best = (float("inf"), 0, 0.0)
+        if self.toeplitz is not None:
+            self.toeplitz.estimate_from(0, covariance.to(torch.complex64))
+            best = (score(), 0, 0.0)
+        kept, self.toeplitz = self.toeplitz, None
+        values, vectors = torch.linalg.eigh(covariance)
         for rank in (rank for rank in _RANKS if rank <= self.signal_length):
             for shrinkage in _SHRINKAGES:
                 self._set(values, vectors, rank, shrinkage)
-                score = sum(nmse_db(self.estimate(b.y, b.phi, b.noise_var).signal, b.signal) for b in draws)
-                best = min(best, (score / len(draws), rank, shrinkage))
-        self._set(values, vectors, *best[1:])
-        return {"rank": best[1], "shrinkage": best[2], "validation_nmse_db": best[0], "snr_db": list(_SNRS_DB)}
+                best = min(best, (score(), rank, shrinkage))
+        if best[1] == 0:
+            self.toeplitz = kept
+            self.factor, self.floor = self.factor[:, :0], torch.zeros(())
+        else:
+            self._set(values, vectors, *best[1:])
+        kind = "toeplitz" if best[1] == 0 else "eigenvectors"
+        facts: dict[str, Json] = {"covariance": kind, "rank": best[1], "shrinkage": best[2]}
+        return {**facts, "validation_nmse_db": best[0], "snr_db": list(_SNRS_DB)}
 
     def _set(self, values: Tensor, vectors: Tensor, rank: int, shrinkage: float) -> None:
         """R = (1 - s)·V_r Λ_r V_rᴴ + s·mean(Λ)·I."""
@@ -86,28 +113,57 @@ class LMMSE(ChannelEstimator):
         self.factor = (vectors[:, -rank:] * kept.sqrt()).to(torch.complex64)
         self.floor = (shrinkage * values.mean()).float()
 
+    def directions(self) -> Tensor:
+        """U with UUᴴ the covariance: [n, r]."""
+        if self.toeplitz is None:
+            return self.factor
+        values, vectors = torch.linalg.eigh(self.toeplitz.matrix(0))
+        directions: Tensor = vectors * values.clamp_min(0.0).sqrt()
+        return directions
+
     def infer(self, measured: Measurement) -> Estimate:
-        phi, factor = measured.phi, self.factor.to(measured.y.dtype)
+        size = max(1, _CHUNK_ENTRIES // (measured.phi.shape[0] * self.signal_length))
+        starts = range(0, len(measured.y), size)
+        ends = [torch.arange(first, min(first + size, len(measured.y)), device=measured.y.device) for first in starts]
+        return Estimate(torch.cat([self._signal(measured.select(some)) for some in ends]))
+
+    def _signal(self, measured: Measurement) -> Tensor:
+        phi = measured.phi
+        if self.toeplitz is not None:
+            weights = whitened(self.toeplitz.seen(0, phi), measured)
+            return self.toeplitz.times(0, phi.adjoint(weights))
+        factor = self.factor.to(measured.y.dtype)
         seen = phi.apply_block(factor[None])
         floor = self.floor.to(measured.y.real.dtype)
-        covariance = seen @ seen.mH + floor * phi.gram()
-        weights = whitened(covariance, measured)
-        signal = (weights[:, None, :] @ seen.conj())[:, 0] @ factor.mT + floor * phi.adjoint(weights)
-        return Estimate(signal)
+        weights = whitened(seen @ seen.mH + floor * phi.gram(), measured)
+        return (weights[:, None, :] @ seen.conj())[:, 0] @ factor.mT + floor * phi.adjoint(weights)
 
     def configuration(self) -> dict[str, Json]:
-        return {"signal_length": self.signal_length, "rank": self.factor.shape[1]}
+        rx, tx = (array_configuration(array) for array in self.arrays)
+        return {"signal_length": self.signal_length, "rank": self.factor.shape[1], "rx": rx, "tx": tx}
 
     @classmethod
     def from_configuration(cls, configuration: dict[str, Json]) -> Self:
-        return cls(cast(int, configuration["signal_length"]), cast(int, configuration["rank"]))
+        rx, tx = array_from(configuration["rx"]), array_from(configuration["tx"])
+        length, rank = (cast(int, configuration[name]) for name in ("signal_length", "rank"))
+        return cls(rx, tx, signal_length=length, rank=rank)
+
+
+def is_toeplitz(problem: ChannelProblem) -> bool:
+    """Whether tables of lags hold the covariances of a problem: one subcarrier, one polarisation at both ends."""
+    return problem.subcarriers == 1 and all(len(array.slants) == 1 for array in problem.arrays)
 
 
 def whitened(covariance: Tensor, measured: Measurement) -> Tensor:
-    """(C + σ²I)⁻¹y. covariance: C of the noiseless y, [batch, m, m] -> [batch, m]."""
-    identity = torch.eye(covariance.shape[-1], dtype=covariance.dtype, device=covariance.device)
-    total = covariance + measured.noise_var[:, None, None] * identity
-    return solve_hermitian(total, measured.y[..., None])[..., 0]
+    """(C + σ²I)⁻¹y. covariance: C of the noiseless y, [batch or 1, m, m] -> [batch, m]."""
+    return solve_hermitian(with_noise(covariance, measured.noise_var), measured.y[..., None])[..., 0]
+
+
+def with_noise(covariance: Tensor, noise_var: Tensor) -> Tensor:
+    """C + σ²I for each sample. covariance: [batch or 1, m, m], noise_var: [batch] -> [batch, m, m]."""
+    total = covariance.expand(len(noise_var), -1, -1).clone()
+    total.diagonal(dim1=1, dim2=2).add_(noise_var[:, None])
+    return total
 
 
 def sample_covariance(problem: ChannelProblem, plan: Fit) -> Tensor:

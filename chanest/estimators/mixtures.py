@@ -27,18 +27,27 @@ class ToeplitzComponents(nn.Module):
         self.register_buffer("tables", torch.zeros(size, *self.layout.shape, dtype=torch.complex64))
 
     def seen(self, k: int, phi: LinearMap) -> Tensor:
-        """ΦR_kΦᴴ: [batch, m, m]."""
+        """ΦR_kΦᴴ: [batch, m, m], or [1, m, m] for a Φ that all samples share."""
         table = self.tables[k : k + 1]
-        covariance = seen_covariance(self.layout, table, self.layout.blocks(table), phi)
-        return covariance.expand(phi.batch or 1, -1, -1).clone() if covariance.shape[0] == 1 else covariance
+        return seen_covariance(self.layout, table, self.layout.blocks(table), phi)
 
     def times(self, k: int, h: Tensor) -> Tensor:
         """R_k h: [batch, n] -> [batch, n]."""
         return self.layout.apply(self.layout.blocks(self.tables[k : k + 1]), h)
 
+    def matrix(self, k: int) -> Tensor:
+        """R_k itself: [n, n]."""
+        return self.layout.matrix(self.tables[k : k + 1])[0]
+
     def estimate(self, k: int, channels: Tensor) -> None:
         """R_k from channels [count, n]: averages along diagonals, then back and forth to positive definite."""
-        table = self.layout.of_channels(channels, torch.full((len(channels), 1), 1.0 / len(channels)))
+        self._store(k, self.layout.of_channels(channels, torch.full((len(channels), 1), 1.0 / len(channels))))
+
+    def estimate_from(self, k: int, covariance: Tensor) -> None:
+        """R_k from any covariance [n, n], in the same way."""
+        self._store(k, self.layout.of_matrix(covariance[None]))
+
+    def _store(self, k: int, table: Tensor) -> None:
         for _ in range(_PROJECTIONS):
             values, vectors = torch.linalg.eigh(self.layout.matrix(table))
             positive = (vectors * values.clamp_min(_FLOOR)[:, None, :]) @ vectors.mH
@@ -49,7 +58,7 @@ class ToeplitzComponents(nn.Module):
 
     def log_density(self, k: int, channels: Tensor) -> Tensor:
         """log CN(h; 0, R_k) up to a constant: [count, n] -> [count]."""
-        factor = cholesky(self.layout.matrix(self.tables[k : k + 1])[0])
+        factor = cholesky(self.matrix(k))
         white = torch.linalg.solve_triangular(factor, channels.mT, upper=False)
         distance: Tensor = white.abs().square().sum(0)
         return -distance - 2 * factor.diagonal().real.log().sum()
@@ -66,7 +75,7 @@ class KroneckerComponents(nn.Module):
         self.register_buffer("receive", torch.eye(rx.ports, dtype=torch.complex64).repeat(size, 1, 1))
 
     def seen(self, k: int, phi: LinearMap) -> Tensor:
-        """ΦR_kΦᴴ: [batch, m, m]."""
+        """ΦR_kΦᴴ: [batch, m, m], or [1, m, m] for a Φ that all samples share."""
         transmit, receive = self.transmit[k], self.receive[k]
         if not isinstance(phi, BeamformingMap) or phi.subcarriers > 1:
             once = phi.apply_block(torch.kron(transmit, receive)[None])

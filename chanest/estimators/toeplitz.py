@@ -106,7 +106,7 @@ class LagTable:
     def of_matrix(self, matrix: Tensor) -> Tensor:
         """The table nearest to Hermitian matrices [batch, n, n]: averages along their diagonals."""
         elements, receive = self.tx.elements, self.rx.elements
-        pairs = matrix.reshape(len(matrix), elements, receive, elements, receive).permute(0, 2, 4, 1, 3)
+        pairs = matrix.reshape(len(matrix), elements, receive, elements, receive).transpose(3, 4)
         once = self.multiplicity.to(matrix.device).clone()
         once[1:] /= 2.0
         return _fold(self, _at_lags(self, pairs)) / once
@@ -152,26 +152,28 @@ def seen_covariance(layout: LagTable, table: Tensor, blocks: Tensor, phi: Linear
     right = right.reshape(batch, -1, elements, frames)
     between = beams.mT[:, None] @ right
     both = torch.cat([between, between.mH], 1)
+    by_frame = both.transpose(1, 2).contiguous()
+    pairs = by_frame[:, :, layout.pairs.to(beams.device)]
     if phi.weights is None:
-        chosen = both[:, layout.pairs.to(beams.device)]
-        return chosen.permute(0, 3, 1, 4, 2).reshape(batch, frames * layout.rx.elements, -1)
-    return _combined(layout, both, phi.weights)
+        return pairs.transpose(3, 4).reshape(batch, frames * layout.rx.elements, -1)
+    return _combined(phi.weights, pairs)
 
 
-def _combined(layout: LagTable, between: Tensor, weights: Tensor) -> Tensor:
-    """Σ_l between_l[t, t']·(W_tᴴ S_l W_t')[c, c']. between: [batch, 2·lags, T, T], weights: [batch, T, N_r, N_RF]."""
+def _combined(weights: Tensor, pairs: Tensor) -> Tensor:
+    """Wᴴ M W frame by frame. weights: [batch, T, N_r, N_RF], pairs: M as [batch, T, N_r, N_r', T'] -> [batch, m, m]."""
     batch, frames, elements, chains = weights.shape
-    columns = weights.movedim(2, 1).reshape(batch, elements, -1)
-    total = columns.new_zeros(batch, frames, chains, frames, chains)
-    for lag in range(len(layout.receive_lags)):
-        first, second = torch.nonzero(layout.pairs == lag, as_tuple=True)
-        shifted = columns[:, first].mH @ columns[:, second]
-        total += between[:, lag, :, None, :, None] * shifted.reshape(total.shape)
-    lower = total.reshape(batch, frames * chains, -1)
-    # Lag zero is its own mirror; every other lag comes once more, mirrored.
-    own = columns.mH @ columns
-    diagonal = own.reshape(total.shape) * between[:, 0, :, None, :, None]
-    return lower + lower.mH - diagonal.reshape(lower.shape)
+    left = weights.mH @ pairs.reshape(batch, frames, elements, -1)
+    left = left.reshape(batch, frames * chains, elements, frames).permute(0, 3, 1, 2)
+    return (left @ weights).transpose(1, 2).reshape(batch, frames * chains, -1)
+
+
+def _spread(weights: Tensor, matrix: Tensor) -> Tensor:
+    """W M Wᴴ frame by frame, the adjoint of `_combined`: [batch, m, m] -> [batch, T, N_r, N_r', T']."""
+    batch, frames, elements, chains = weights.shape
+    right = matrix.reshape(batch, frames * chains, frames, chains).transpose(1, 2) @ weights.mH
+    right = right.reshape(batch, frames, frames, chains, elements).permute(0, 2, 3, 4, 1)
+    spread = weights @ right.reshape(batch, frames, chains, -1)
+    return spread.reshape(batch, frames, elements, elements, frames)
 
 
 def pulled_back(layout: LagTable, matrix: Tensor, phi: LinearMap) -> Tensor:
@@ -184,26 +186,18 @@ def pulled_back(layout: LagTable, matrix: Tensor, phi: LinearMap) -> Tensor:
         identity = torch.eye(phi.shape[1], dtype=phi.dtype, device=phi.device)
         whole = phi.apply_block(identity[None])
         between = (whole.mH @ matrix @ whole).reshape(len(matrix), elements, receive, elements, receive)
-        return _fold(layout, _at_lags(layout, between.permute(0, 2, 4, 1, 3)))
-    frames = phi.frames
-    split = matrix.reshape(len(matrix), frames, phi.chains, frames, phi.chains)
+        return _fold(layout, _at_lags(layout, between.transpose(3, 4)))
     if phi.weights is None:
-        between = _at_lags(layout, split.permute(0, 2, 4, 1, 3))
+        pairs = matrix.reshape(len(matrix), phi.frames, receive, phi.frames, receive).transpose(3, 4)
     else:
-        columns = phi.weights.movedim(2, 1).reshape(len(matrix), receive, -1)
-        lags = []
-        for lag in range(len(layout.receive_lags)):
-            first, second = torch.nonzero(layout.pairs == lag, as_tuple=True)
-            shifted = columns[:, first].mH @ columns[:, second]
-            lags.append((shifted.conj().reshape(split.shape) * split).sum(dim=(2, 4)))
-        between = torch.stack(lags, 1)
+        pairs = _spread(phi.weights, matrix)
     beams = phi.transmit[:, None]
-    return _fold(layout, beams.conj() @ between @ beams.mT)
+    return _fold(layout, beams.conj() @ _at_lags(layout, pairs) @ beams.mT)
 
 
 def _at_lags(layout: LagTable, pairs: Tensor) -> Tensor:
-    """Sums over the pairs of receive elements at each lag. [batch, N_r, N_r, ...] -> [batch, receive lags, ...]."""
-    return torch.stack([pairs[:, layout.pairs == lag].sum(1) for lag in range(len(layout.receive_lags))], 1)
+    """Sums over the pairs of receive elements at each lag. [batch, T, N_r, N_r, T'] -> [batch, receive lags, T, T']."""
+    return torch.stack([pairs[:, :, layout.pairs == lag].sum(2) for lag in range(len(layout.receive_lags))], 1)
 
 
 def _fold(layout: LagTable, matrices: Tensor) -> Tensor:

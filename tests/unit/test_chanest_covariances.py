@@ -233,21 +233,6 @@ def test_scores_are_the_gradient_of_the_likelihood() -> None:
     torch.testing.assert_close(torch.sinh(features[:, 16:32]).double(), centred, rtol=1e-2, atol=1e-2)
 
 
-def test_a_gate_learns_from_what_it_sees() -> None:
-    problem = small_problem()
-    model = ADLISTAPlus(*problem.arrays, codes=16, hidden=32, rounds=1)
-    facts = model.fit(problem, Fit(seconds=3.0))
-    assert facts["gate_1_steps"]
-    gate = model.gates[0]
-    batch = problem.sample(500, seed=1, snr_db=15.0)
-    assert batch.rays is not None
-    seen = model.seen_by(Measurement(batch.y, batch.phi, batch.noise_var), 0)
-    near = model.codebook.closeness(model.layout.of_rays(problem.source, batch.rays)).argmax(1)
-    log_weights = gate(seen)
-    right = log_weights.gather(1, near[:, None]).mean()
-    assert float(right) > float(model.codebook.prior.log()[near].mean()) + 0.3
-
-
 def test_a_wideband_scenario_is_refused_in_one_sentence() -> None:
     wide = small_problem().scenario.model_dump()
     wide["channel"]["subcarriers"] = 8
