@@ -34,7 +34,6 @@ def gap_tables(results: Results) -> list[Table]:
     """The gap to the reference bound at every point; none without that bound."""
     if REFERENCE not in results.names("bound"):
         return []
-    label = next(row.label for row in results.rows if row.name == REFERENCE)
     tables = []
     for snr in _panels(results):
         points = _points(results, snr)
@@ -42,7 +41,7 @@ def gap_tables(results: Results) -> list[Table]:
             (name, *(signed(results.gap(name, *point)) for point in points), signed(results.mean_gap(name, snr)))
             for name in results.names("estimator", snr)
         ]
-        title = f"Gap to {label} (dB){_at(snr)}"
+        title = f"Gap to {_reference_label(results)} (dB){_at(snr)}"
         tables.append(Table(title, ("estimator", *_headings(results, points), "mean"), tuple(lines)))
     return tables
 
@@ -84,7 +83,11 @@ def headline(results: Results) -> str:
     if best.nmse_db is None:
         return "No estimator gave finite results."
     gap = results.gap(best.name, value, snr)
-    bound = "" if gap is None else f", {abs(gap):.1f} dB {'above' if gap >= 0 else 'below'} {_reference_label(results)}"
+    bound = (
+        ""
+        if gap is None
+        else f", {abs(gap):.1f} dB {'above' if gap >= 0 else 'below'} the bound “{_reference_label(results)}”"
+    )
     place = f"{snr:g} dB SNR" if results.plan.sweep == "snr" else f"{snr:g} dB SNR and {results.plan.sweep} = {value:g}"
     said = f"{best.label} is the most accurate: {decibels(best.nmse_db)} dB NMSE at {place}{bound}{_cost(best)}."
     if others and others[0].nmse_db is not None:
@@ -132,20 +135,17 @@ def _main_table(results: Results, snr: float | None) -> Table:
 
 
 def _panels(results: Results) -> list[float | None]:
-    return [None] if results.plan.sweep == "snr" else sorted(results.plan.snr_db)
+    return [None] if results.plan.sweep == "snr" else [*sorted(results.plan.snr_db)]
 
 
 def _points(results: Results, snr: float | None) -> list[tuple[float, float]]:
-    return sorted(point for point in results.plan.points() if snr in (None, point[1]) or point == (snr, snr))
+    return sorted(point for point in results.plan.points() if snr in (None, point[1]))
 
 
 def _headings(results: Results, points: list[tuple[float, float]]) -> list[str]:
-    symbol = _SYMBOLS[results.plan.sweep]
-    unit = " dB" if results.plan.sweep == "snr" else ""
-    return [
-        f"{decibels(value, 0) if value == round(value) else decibels(value)}{unit}" if unit else f"{symbol} {value:g}"
-        for value, _ in points
-    ]
+    if results.plan.sweep == "snr":
+        return [f"{snr:g} dB".replace("-", "−") for _, snr in points]
+    return [f"{_SYMBOLS[results.plan.sweep]} {value:g}" for value, _ in points]
 
 
 def _at(snr: float | None) -> str:

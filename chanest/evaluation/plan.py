@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal, Self, TypedDict, cast, get_args
 
+import torch
 from pydantic import ValidationError
 
 from chanest.scenario import Scenario
@@ -79,6 +80,7 @@ class Plan:
             raise ValueError(f"values must be given for a sweep other than snr and only there, got {list(self.values)}")
         for value in self.values:
             self.variant(value)
+        _check_device(self.device)
 
     def variant(self, value: float) -> Scenario:
         """The scenario at a value of the sweep. Weights stay those of the scenario: the channels are the same."""
@@ -128,6 +130,15 @@ class Plan:
     def middle_snr(self) -> float:
         """The SNR at which estimators are ranked."""
         return sorted(self.snr_db)[len(self.snr_db) // 2]
+
+
+def _check_device(device: str) -> None:
+    try:
+        kind = torch.device(device).type
+    except RuntimeError:
+        raise ValueError(f"device must be cpu, cuda or cuda:N, got {device!r}") from None
+    if kind not in ("cpu", "cuda") or (kind == "cuda" and not torch.cuda.is_available()):
+        raise ValueError(f"there is no device {device} on this machine")
 
 
 def cell_id(cell: Cell) -> str:

@@ -142,8 +142,8 @@ def _prepare(plan: Plan, folder: Path, restart: bool) -> None:
             f"{folder} holds another evaluation ({_difference(before.get('plan'), plan)}); give another folder, or "
             "restart to replace it"
         )
-    for old in (folder / "cells").glob("*.json"):
-        old.unlink()
+    for old in [*(folder / "cells").glob("*.json"), folder / "results.json", folder / "results.csv"]:
+        old.unlink(missing_ok=True)
     write_json(path, new_manifest(plan))
 
 
