@@ -110,7 +110,8 @@ def _bound(name: str, scenario: str) -> Bound:
 
 def _cost(estimator: Estimator, cell: Cell, problem: ChannelProblem) -> dict[str, Json]:
     """Milliseconds a channel, warm, alone and in a batch; learned numbers; where the weights come from."""
-    batch = problem.sample(BATCH, seed=cell["seed"], snr_db=cell["snr_db"]).to(cell["device"])
+    (drawn,) = _draws({**cell, "channels": BATCH}, problem)
+    batch = drawn.to(cell["device"])
     one = batch.select(torch.tensor([0]))
     learned = estimator.parameters_learned() if isinstance(estimator, ChannelEstimator) else 0
     path = weights_path(cell["name"], problem.scenario.name, cell["trained_on"]) if cell["weights"] else None

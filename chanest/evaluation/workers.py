@@ -54,7 +54,7 @@ def run_on_cluster(work: Work, cells: Sequence[Cell], scheduler: str) -> Finishe
     with client:
         futures = {client.submit(work, cell, pure=False): cell for cell in cells}
         try:
-            for future in distributed.as_completed(futures):
+            for future in distributed.as_completed(list(futures), loop=client.loop):
                 yield futures[future], future.result()
         finally:
             client.cancel(list(futures))
