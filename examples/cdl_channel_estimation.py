@@ -110,4 +110,5 @@ if __name__ == "__main__":
     try:
         main()
     except ValueError as error:
-        sys.exit(f"error: {error}")
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)

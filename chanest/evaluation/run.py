@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,7 @@ from chanest.evaluation import cells as work
 from chanest.evaluation.files import check_folder, read_json, write_json
 from chanest.evaluation.plan import Cell, Plan, cell_id, file_digest
 from chanest.evaluation.results import Results, Row, finished_manifest, new_manifest
-from chanest.evaluation.workers import Finished, run_here, run_in_processes, run_on_cluster
+from chanest.evaluation.workers import Finished, connect, run_here, run_in_processes, run_on_cluster
 from chanest.problem import ChannelProblem
 from chanest.scenario import Scenario
 from vlista_core.estimate import Estimator
@@ -50,29 +51,30 @@ def evaluate(
     check_count("workers", workers)
     _check_names(plan, extra)
     todo = _cells(plan, extra)
-    _prepare(plan, folder, restart)
-    stored = {} if restart else _stored(folder, [cell for cell in todo if cell["name"] not in extra])
-    missing = [cell for cell in todo if cell_id(cell) not in stored]
-    progress(len(stored), len(todo), "")
+    with nullcontext() if scheduler is None else connect(scheduler) as client:
+        _prepare(plan, folder, restart)
+        stored = _stored(folder, [cell for cell in todo if cell["name"] not in extra])
+        missing = [cell for cell in todo if cell_id(cell) not in stored]
+        progress(len(stored), len(todo), "")
 
-    def keep(finished: Finished) -> None:
-        for cell, result in finished:
-            write_json(folder / "cells" / f"{cell_id(cell)}.json", {"cell": cast(Json, cell), "result": result})
-            stored[cell_id(cell)] = result
-            progress(len(stored), len(todo), cell_id(cell))
+        def keep(finished: Finished) -> None:
+            for cell, result in finished:
+                write_json(folder / "cells" / f"{cell_id(cell)}.json", {"cell": cast(Json, cell), "result": result})
+                stored[cell_id(cell)] = result
+                progress(len(stored), len(todo), cell_id(cell))
 
-    errors = [cell for cell in missing if cell["kind"] != "cost"]
-    by_name = [cell for cell in errors if cell["name"] not in extra]
-    if scheduler is not None and by_name:
-        keep(run_on_cluster(work.run_cell, by_name, scheduler))
-    elif workers > 1 and by_name:
-        keep(run_in_processes(work.run_cell, by_name, min(workers, len(by_name))))
-    else:
-        keep(run_here(work.run_cell, by_name))
-    for name, estimator in extra.items():
-        own = partial(work.run_with, estimator)
-        keep(run_here(own, [cell for cell in missing if cell["name"] == name]))
-    keep(run_here(work.run_cell, [c for c in missing if c["kind"] == "cost" and c["name"] not in extra]))
+        by_name = [cell for cell in missing if cell["name"] not in extra]
+        errors = [cell for cell in by_name if cell["kind"] != "cost"]
+        if client is not None:
+            keep(run_on_cluster(work.run_cell, errors, client))
+        elif workers > 1 and errors:
+            keep(run_in_processes(work.run_cell, errors, min(workers, len(errors))))
+        else:
+            keep(run_here(work.run_cell, errors))
+        for name, estimator in extra.items():
+            own = partial(work.run_with, estimator)
+            keep(run_here(own, [cell for cell in missing if cell["name"] == name]))
+        keep(run_here(work.run_cell, [cell for cell in by_name if cell["kind"] == "cost"]))
     return _collect(plan, folder, todo, stored, notes)
 
 

@@ -41,20 +41,25 @@ def run_in_processes(work: Work, cells: Sequence[Cell], workers: int) -> Finishe
         pool.shutdown(cancel_futures=True)
 
 
-def run_on_cluster(work: Work, cells: Sequence[Cell], scheduler: str) -> Finished:
-    """On the workers of a dask scheduler, as they finish; they need this package and the same weights."""
+def connect(scheduler: str) -> Any:
+    """A client of a dask scheduler, or a ValueError if none answers."""
     try:
         distributed: Any = import_module("distributed")
     except ImportError:
         raise ValueError("a scheduler needs dask.distributed: pip install 'vlista[cluster]'") from None
     try:
-        client = distributed.Client(scheduler, timeout="10s", set_as_default=False)
+        distributed.comm.registry.get_backend(distributed.comm.parse_address(scheduler)[0])
+        return distributed.Client(scheduler, timeout="10s", set_as_default=False)
     except (OSError, ValueError) as fault:
         raise ValueError(f"no dask scheduler answers at {scheduler}: {fault}") from None
-    with client:
-        futures = {client.submit(work, cell, pure=False): cell for cell in cells}
-        try:
-            for future in distributed.as_completed(list(futures), loop=client.loop):
-                yield futures[future], future.result()
-        finally:
-            client.cancel(list(futures))
+
+
+def run_on_cluster(work: Work, cells: Sequence[Cell], client: Any) -> Finished:
+    """On the workers of a dask scheduler, as they finish; they need this package and the same weights."""
+    distributed: Any = import_module("distributed")
+    futures = {client.submit(work, cell, pure=False): cell for cell in cells}
+    try:
+        for future in distributed.as_completed(list(futures), loop=client.loop):
+            yield futures[future], future.result()
+    finally:
+        client.cancel(list(futures))

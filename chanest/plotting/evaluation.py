@@ -24,6 +24,8 @@ _SIDES = (
     (-7, 9, "right"), (-7, -9, "right"), (8, 18, "left"), (8, -18, "left"), (-8, 18, "right"), (-8, -18, "right"),
 )  # fmt: skip
 """Where the name of a point may stand: points to the right and up, and which end of it is there."""
+_DISTANCE_COST = 20.0
+"""Square pixels of overlap that a label may have to be one point nearer to its mark."""
 _AXIS = {
     "snr": "SNR (dB)",
     "frames": "training frames T",
@@ -92,7 +94,7 @@ def draw_curves(results: Results, path: Path) -> None:
 def _draw_panel(figure: Figure, axes: Axes, results: Results, snr: float | None) -> None:
     plan = results.plan
     points = sorted(point for point in plan.points() if snr in (None, point[1]))
-    bottom, top = 0.0, -100.0
+    lone, bottom, top = len(points) == 1, 0.0, -100.0
     ends: list[tuple[float, str, _Look]] = []
     for name, look in _looks(results).items():
         rows = [results.row(name, *point) for point in points]
@@ -100,19 +102,19 @@ def _draw_panel(figure: Figure, axes: Axes, results: Results, snr: float | None)
         if not known:
             continue
         level = [row.nmse_db or 0.0 for row in known]
-        bound = known[0].kind == "bound"
         axes.plot(
-            [row.value for row in known], level, color=look.colour, marker=look.marker, ls=look.line, lw=look.width,
+            [row.value for row in known], level, color=look.colour, marker=look.marker or ("_" if lone else ""), ls=look.line, lw=look.width,
             ms=look.size, zorder=3 if look.strong else 2,
         )  # fmt: skip
-        if not bound:
+        if known[0].kind == "estimator":
             low, high = ([getattr(row, key) for row in known] for key in ("nmse_low_db", "nmse_high_db"))
             axes.fill_between([row.value for row in known], low, high, color=look.colour, alpha=0.12, lw=0)
         ends.append((level[-1], known[0].label, look))
         bottom, top = min(bottom, *level), max(top, *level)
     axes.set_ylim(bottom - 1.5, min(top, _TOP_DB) + 0.8)
     places = [point[0] for point in points]
-    axes.set_xlim(places[0] - 0.03 * (places[-1] - places[0]), places[-1] + 0.01 * (places[-1] - places[0]))
+    span = places[-1] - places[0] or 1.0
+    axes.set_xlim(places[0] - 0.03 * span, places[-1] + 0.01 * span)
     axes.set_xticks(places)
     axes.set_xlabel(_AXIS[plan.sweep])
     axes.set_ylabel("NMSE (dB)")
@@ -213,7 +215,7 @@ def _label_points(
     across = axes.get_window_extent()
     for level in lines:
         height = axes.transData.transform((points[0][0], level))[1] if points else 0.0
-        taken.append((across.x0, height - 1.5 * pixel, across.x1, height + 1.5 * pixel))
+        taken.append((across.x0, height - 0.8 * pixel, across.x1, height + 0.8 * pixel))
     for (x, y, label, look), mark in zip(points, marks, strict=True):
         wide, tall = len(label) * 6.2 * pixel, 12 * pixel
         boxes = []
@@ -221,7 +223,8 @@ def _label_points(
             left = mark[0] + right * pixel - {"left": 0.0, "center": wide / 2, "right": wide}[align]
             middle = mark[1] + up * pixel
             boxes.append((left, middle - tall / 2, left + wide, middle + tall / 2))
-        costs = [sum(_overlap(box, other) for other in taken) for box in boxes]
+        far = [_DISTANCE_COST * (abs(right) + abs(up)) for right, up, _ in _SIDES]
+        costs = [cost + sum(_overlap(box, other) for other in taken) for cost, box in zip(far, boxes, strict=True)]
         best = costs.index(min(costs))
         taken.append(boxes[best])
         right, up, align = _SIDES[best]

@@ -74,6 +74,6 @@ def test_new_beams_break_lista_and_not_a_dlista(tmp_path: Path) -> None:
 )
 def test_a_wrong_argument_is_one_line(arguments: list[str], message: str, tmp_path: Path) -> None:
     done = _example(arguments[0], tmp_path, *arguments[1:])
-    assert done.returncode != 0
+    assert done.returncode == 2
     assert message in done.stderr
     assert "Traceback" not in done.stderr
