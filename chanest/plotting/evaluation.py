@@ -103,8 +103,8 @@ def _draw_panel(figure: Figure, axes: Axes, results: Results, snr: float | None)
             continue
         level = [row.nmse_db or 0.0 for row in known]
         axes.plot(
-            [row.value for row in known], level, color=look.colour, marker=look.marker or ("_" if lone else ""), ls=look.line, lw=look.width,
-            ms=look.size, zorder=3 if look.strong else 2,
+            [row.value for row in known], level, color=look.colour, ls=look.line, lw=look.width,
+            marker=look.marker or ("_" if lone else ""), ms=look.size, zorder=3 if look.strong else 2,
         )  # fmt: skip
         if known[0].kind == "estimator":
             low, high = ([getattr(row, key) for row in known] for key in ("nmse_low_db", "nmse_high_db"))
