@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rich.console import Console
+from rich.table import Table as RichTable
+
 from chanest.evaluation.results import REFERENCE, Results, Row
 
 _SYMBOLS = {"snr": "SNR", "frames": "T", "chains": "chains", "bits": "bits"}
@@ -23,6 +26,21 @@ class Table:
         rule = ["---", *("---:" for _ in self.heading[1:])]
         lines = [self.heading, rule, *self.lines]
         return "\n".join([f"**{self.title}**", "", *("| " + " | ".join(line) + " |" for line in lines), ""])
+
+
+def print_table(table: Table, console: Console | None = None) -> None:
+    """A table for people on a terminal, in Markdown elsewhere."""
+    console = console or Console()
+    if not console.is_terminal:
+        console.print(table.markdown(), highlight=False, markup=False, soft_wrap=True)
+        return
+    shown = RichTable(title=table.title, box=None, header_style="bold", title_justify="left")
+    for number, heading in enumerate(table.heading):
+        shown.add_column(heading, justify="left" if number == 0 else "right", no_wrap=True)
+    for number, line in enumerate(table.lines):
+        bound = number >= len(table.lines) - table.bounds
+        shown.add_row(*line, style="dim" if bound else "bold" if number == 0 else None)
+    console.print(shown)
 
 
 def main_tables(results: Results) -> list[Table]:

@@ -13,12 +13,11 @@ from pathlib import Path
 from rich.progress import Progress
 
 import chanest
-from chanest.cli.estimators import print_table
 from chanest.estimators import Fit, estimator_class
 from chanest.estimators.library import train_estimator
 from chanest.evaluation import Plan, evaluate, usable_bounds, usable_estimators
 from chanest.report import write_report
-from chanest.tables import headline, main_tables
+from chanest.tables import headline, main_tables, print_table
 from vlista_core.metrics import nmse_db
 
 CHANNELS = 100  # as many as the slowest estimators manage in a minute; `chanest evaluate` takes 1,000

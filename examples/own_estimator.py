@@ -12,11 +12,10 @@ from pathlib import Path
 from torch import Tensor
 
 import chanest
-from chanest.cli.estimators import print_table
 from chanest.estimators.linear import whitened
 from chanest.evaluation import Plan, evaluate, usable_bounds, usable_estimators
 from chanest.report import write_report
-from chanest.tables import headline, main_tables
+from chanest.tables import headline, main_tables, print_table
 from vlista_core.estimate import Estimate, Estimator, Measurement
 from vlista_core.linops import LinearMap
 

@@ -17,8 +17,7 @@ from chanest.evaluation import Plan, Results, Sweep, evaluate, usable_bounds, us
 from chanest.problem import ChannelProblem
 from chanest.report import write_report
 from chanest.scenario import Scenario, load_scenario
-from chanest.tables import Table as Figures
-from chanest.tables import headline, main_tables
+from chanest.tables import headline, main_tables, print_table
 
 _SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 _MOST_POINTS = 1000
@@ -181,20 +180,6 @@ def _weights(name: str, scenario: Scenario | None) -> str:
 
 def _print_results(results: Results, page: Path) -> None:
     for figures in main_tables(results):
-        print_table(figures)
+        print_table(figures, out)
     out.print(headline(results), highlight=False, markup=False)
     out.print(f"report: {page}", highlight=False, soft_wrap=True)
-
-
-def print_table(figures: Figures) -> None:
-    """A table for people on a terminal, in Markdown elsewhere."""
-    if not out.is_terminal:
-        out.print(figures.markdown(), highlight=False, markup=False, soft_wrap=True)
-        return
-    table = Table(title=figures.title, box=None, header_style="bold", title_justify="left")
-    for number, heading in enumerate(figures.heading):
-        table.add_column(heading, justify="left" if number == 0 else "right", no_wrap=True)
-    for number, line in enumerate(figures.lines):
-        bound = number >= len(figures.lines) - figures.bounds
-        table.add_row(*line, style="dim" if bound else "bold" if number == 0 else None)
-    out.print(table)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-_RESAMPLES = 1000
+_RESAMPLES, _AT_ONCE = 1000, 50
 _LEVEL = 0.95
 
 
@@ -56,8 +56,11 @@ def _interval(
     starts = np.arange(0, len(error), group)
     errors, powers = np.add.reduceat(error, starts), np.add.reduceat(power, starts)
     generator = np.random.default_rng(seed)
-    drawn = (generator.integers(len(starts), size=len(starts)) for _ in range(_RESAMPLES))
-    ratios = np.array([errors[index].sum() / powers[index].sum() for index in drawn])
+    blocks = []
+    for _ in range(_RESAMPLES // _AT_ONCE):
+        index = generator.integers(len(starts), size=(_AT_ONCE, len(starts)))
+        blocks.append(errors[index].sum(1) / powers[index].sum(1))
+    ratios = np.concatenate(blocks)
     tail = (1 - _LEVEL) / 2
     low, high = np.quantile(ratios, [tail, 1 - tail], method="inverted_cdf")
     return low, high

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -27,7 +28,7 @@ def run_here(work: Work, cells: Sequence[Cell]) -> Finished:
 def run_in_processes(work: Work, cells: Sequence[Cell], workers: int) -> Finished:
     """In `workers` fresh processes of one torch thread each, as they finish."""
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=torch.set_num_threads, initargs=(1,))
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_start)
     try:
         futures = {pool.submit(work, cell): cell for cell in cells}
         for future in as_completed(futures):
@@ -37,8 +38,18 @@ def run_in_processes(work: Work, cells: Sequence[Cell], workers: int) -> Finishe
             "a worker process died, perhaps for want of memory; what was finished is kept: run the same command again, "
             "with fewer workers"
         ) from None
+    except KeyboardInterrupt:
+        for process in pool._processes.values():
+            process.terminate()
+        raise
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _start() -> None:
+    """A worker leaves Ctrl-C to the main process, and its core's neighbours alone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(1)
 
 
 def connect(scheduler: str) -> Any:

@@ -320,6 +320,22 @@ def test_what_has_no_weights_is_left_out_of_all_and_an_error_by_name(tmp_path: P
     assert results.row("lmmse", 0.0, 0.0).trained_on == "tiny"
 
 
+def test_weights_of_other_arrays_or_channels_are_refused_in_one_sentence(
+    scenario: chanest.Scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = (Path(os.environ["CHANEST_WEIGHTS"]) / "tiny.lmmse.safetensors").read_bytes()
+    monkeypatch.setenv("CHANEST_WEIGHTS", str(tmp_path))
+    changes = {"larger": ("rows = 4", "rows = 8"), "turned": ("yaw_spread = 60.0", "yaw_spread = 30.0")}
+    for name, message in (("larger", "was made for tiny"), ("turned", "weights of the channels of tiny")):
+        (tmp_path / f"{name}.toml").write_text(TOML.replace(*changes[name]))
+        (tmp_path / f"{name}.lmmse.safetensors").write_bytes(weights)
+        other = chanest.load_scenario(tmp_path / f"{name}.toml")
+        assert message in usable_estimators(other)[1][0]
+        with pytest.raises(ValueError, match=message):
+            evaluate(_plan(other), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_an_output_folder_that_cannot_be_made_is_one_sentence(scenario: chanest.Scenario, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match="output folder cannot be made"):
