@@ -105,7 +105,8 @@ def _explanation(results: Results) -> str:
     return (
         '<p class="quiet">NMSE is the ratio of sums Σ‖ĥ − h‖² / Σ‖h‖², every estimator on the same channels, beams and noise. '
         "Gap: dB above the LMMSE that knows the angles, averaged over the columns. Times are per channel, warm, one call "
-        f"on a single channel and on a batch of 256, with {threads} torch threads. Bounds know what no estimator can.</p>"
+        f"on a single channel and on a batch of {results.batch}, with {threads} torch threads. Bounds know "
+        "what no estimator can.</p>"
     )
 
 

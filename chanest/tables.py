@@ -143,11 +143,11 @@ def _main_table(results: Results, snr: float | None) -> Table:
                 f"{first.label} (bound)" if bound else first.label,
                 *(decibels(row.nmse_db) for row in rows),
                 signed(results.mean_gap(name, snr)),
-                *("–" if bound else milliseconds(time) for time in (first.ms_batch_1, first.ms_batch_256)),
+                *("–" if bound else milliseconds(time) for time in (first.ms_batch_1, first.ms_batch)),
                 "–" if first.parameters is None else f"{first.parameters:,}",
             )
         )
-    heading = ("estimator", *_headings(results, points), "gap (dB)", "ms alone", "ms at 256", "parameters")
+    heading = ("estimator", *_headings(results, points), "gap (dB)", "ms alone", f"ms at {results.batch}", "parameters")
     title = f"{results.plan.scenario.name}: NMSE (dB){_at(snr)}, {results.plan.channels:,} test channels"
     return Table(title, heading, tuple(lines), bounds=len(results.names("bound")))
 
@@ -171,7 +171,7 @@ def _at(snr: float | None) -> str:
 
 
 def _cost(row: Row) -> str:
-    return "" if row.ms_batch_256 is None else f", in {milliseconds(row.ms_batch_256)} ms a channel"
+    return "" if row.ms_batch is None else f", in {milliseconds(row.ms_batch)} ms a channel"
 
 
 def _reference_label(results: Results) -> str:

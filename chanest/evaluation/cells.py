@@ -21,13 +21,12 @@ from chanest.bounds import Bound, get_bound
 from chanest.estimators import estimator_class
 from chanest.estimators.base import ChannelEstimator
 from chanest.estimators.library import find_weights, get_estimator, provenance
-from chanest.evaluation.plan import Cell, digest, file_digest, read_scenario
+from chanest.evaluation.plan import BATCH, Cell, digest, file_digest, read_scenario
 from chanest.evaluation.statistics import summarise
 from chanest.problem import ChannelBatch, ChannelProblem
 from vlista_core.estimate import Estimator
 from vlista_core.tensorfile import Json
 
-BATCH = 256
 _CACHED_BYTES = 2**29
 _SECONDS = 3.0
 """A latency is the median of as many calls as fit into this, at least one and at most `_CALLS`."""
@@ -110,15 +109,15 @@ def _bound(name: str, scenario: str) -> Bound:
 
 def _cost(estimator: Estimator, cell: Cell, problem: ChannelProblem) -> dict[str, Json]:
     """Milliseconds a channel, warm, alone and in a batch; learned numbers; where the weights come from."""
-    (drawn,) = _draws({**cell, "channels": BATCH}, problem)
-    batch = drawn.to(cell["device"])
+    batch = next(_draws(cell, problem)).to(cell["device"])
     one = batch.select(torch.tensor([0]))
     learned = estimator.parameters_learned() if isinstance(estimator, ChannelEstimator) else 0
     path = weights_path(cell["name"], problem.scenario.name, cell["trained_on"]) if cell["weights"] else None
     origin = {} if path is None else provenance(path)
     return {
         "ms_batch_1": _milliseconds(estimator, one),
-        "ms_batch_256": _milliseconds(estimator, batch),
+        "ms_batch": _milliseconds(estimator, batch),
+        "batch": len(batch),
         "parameters": learned,
         "trained_on": origin.get("scenario"),
         "provenance": origin,

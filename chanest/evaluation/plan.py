@@ -20,6 +20,8 @@ from vlista_core.tensorfile import Json
 Sweep = Literal["snr", "frames", "chains", "bits"]
 """What a figure has on its horizontal axis: the SNR, or a setting of the front end at each SNR."""
 Kind = Literal["estimator", "bound", "cost"]
+BATCH = 256
+"""Channels that an estimator is given at once."""
 
 
 class Cell(TypedDict):

@@ -14,7 +14,7 @@ from typing import Any, Self, cast
 import torch
 
 from chanest.evaluation.files import read_json, write_csv, write_json
-from chanest.evaluation.plan import Plan, digest
+from chanest.evaluation.plan import BATCH, Plan, digest
 from vlista_core.tensorfile import Json
 
 REFERENCE = "genie-angles"
@@ -41,7 +41,9 @@ class Row:
     seconds: float
     ms_batch_1: float | None = None
     """Milliseconds a channel, warm, of an estimator."""
-    ms_batch_256: float | None = None
+    ms_batch: float | None = None
+    batch: int | None = None
+    """Channels in a call for `ms_batch`: 256, or all of them if fewer."""
     parameters: int | None = None
     trained_on: str | None = None
     weights: str | None = None
@@ -73,6 +75,11 @@ class Results:
             return None
         mine, bound = (self.row(each, value, snr_db).nmse_db for each in (name, REFERENCE))
         return None if mine is None or bound is None else mine - bound
+
+    @property
+    def batch(self) -> int:
+        """Channels in a call when latencies were measured."""
+        return min(BATCH, self.plan.channels)
 
     def mean_gap(self, name: str, snr_db: float | None = None) -> float | None:
         """The gap averaged over the points of the sweep, or over those of one SNR."""

@@ -170,14 +170,14 @@ def _span(group: list[float], spacing: float, low: float, high: float) -> tuple[
 
 
 def draw_accuracy_against_latency(results: Results, path: Path) -> None:
-    """NMSE at the middle SNR against milliseconds a channel at batch 256; bounds are lines, for they cost nothing."""
+    """NMSE at the middle SNR against milliseconds a channel in a batch; bounds are lines, for they cost nothing."""
     plan = results.plan
     snr = plan.middle_snr()
     value = [point[0] for point in plan.points() if point[1] == snr][-1]
     rows = [results.row(name, value, snr) for name in _looks(results)]
     with _figure(path, (8.6, 5.6)) as figure:
         axes = figure.subplots()
-        shown = [(row.ms_batch_256, row.nmse_db, row) for row in rows if row.kind == "estimator"]
+        shown = [(row.ms_batch, row.nmse_db, row) for row in rows if row.kind == "estimator"]
         points = [(x, min(y, _TOP_DB), row) for x, y, row in shown if x is not None and y is not None]
         looks = _looks(results)
         for x, y, row in points:
@@ -195,7 +195,7 @@ def draw_accuracy_against_latency(results: Results, path: Path) -> None:
         bottom = min([y for _, y, _ in points] + [level for level, _, _ in levels], default=0.0)
         axes.set_ylim(bottom - 1.2, max((y for _, y, _ in points), default=0.0) + 1.2)
         _label_ends(figure, axes, levels)
-        axes.set_xlabel("time a channel at batch 256 (ms, logarithmic)")
+        axes.set_xlabel(f"time a channel in a batch of {results.batch} (ms, logarithmic)")
         axes.set_ylabel(f"NMSE at {snr:g} dB SNR (dB)")
         axes.grid(alpha=0.25)
         axes.set_title(f"{plan.scenario.name}: accuracy against latency (better: down and to the left)")

@@ -140,8 +140,9 @@ def test_costs_and_provenance_stand_beside_the_errors(scenario: chanest.Scenario
     assert row.trained_on == "tiny"
     assert row.weights
     assert row.ms_batch_1
-    assert row.ms_batch_256
-    assert 0 < row.ms_batch_256 < row.ms_batch_1 < 1000
+    assert row.ms_batch
+    assert row.batch == results.batch == 40
+    assert 0 < row.ms_batch < row.ms_batch_1 < 1000
     assert results.row("ls", 0.0, 0.0).parameters == 0
     weights = results.manifest["weights"]
     assert isinstance(weights, dict)

@@ -22,7 +22,7 @@ BOUNDS = {"genie-angles": (-7.1, -12.6, -18.5), "genie-rays": (-8.0, -14.0, -20.
 
 def _row(kind: str, name: str, sweep: str, value: float, snr: float, level: float | None) -> Row:
     low, high = (None, None) if level is None else (level - 0.2, level + 0.2)
-    cost = (2.0, 0.5, 1000, "tiny<b>") if kind == "estimator" else (None, None, None, None)
+    cost = (2.0, 0.5, 100, 1000, "tiny<b>") if kind == "estimator" else (None, None, None, None, None)
     label = name if kind == "estimator" else f"bound {name}"
     return Row(kind, name, label, sweep, value, snr, 100, level, low, high, level, level, 0, 1.0, *cost)
 
