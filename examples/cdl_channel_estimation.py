@@ -1,6 +1,6 @@
 """Which channel estimator comes closest to the limit? All of them on the same 5G channels, with a table and a report.
 
-python examples/cdl_channel_estimation.py [--scenario cdl_c_upa64x4] [--snr 0 10 20] [--channels 50] [--device cpu] [--train]
+python examples/cdl_channel_estimation.py [--scenario cdl_c_upa64x4] [--snr 0 10 20] [--channels 32] [--device cpu] [--train]
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from chanest.report import write_report
 from chanest.tables import headline, main_tables, print_table
 from vlista_core.metrics import nmse_db
 
-CHANNELS = 50  # as many as the slowest estimators manage in a minute; `chanest evaluate` takes 1,000
+CHANNELS = 32  # as many as fit into two minutes with the slowest of them; `chanest evaluate` takes 1,000
 
 
 def arguments() -> argparse.Namespace:

@@ -114,7 +114,7 @@ def _draw_panel(figure: Figure, axes: Axes, results: Results, snr: float | None)
     axes.set_ylim(bottom - 1.5, min(top, _TOP_DB) + 0.8)
     places = [point[0] for point in points]
     span = places[-1] - places[0] or 1.0
-    axes.set_xlim(places[0] - 0.03 * span, places[-1] + 0.01 * span)
+    axes.set_xlim(places[0] - 0.03 * span, places[-1] + 0.02 * span)
     axes.set_xticks(places)
     axes.set_xlabel(_AXIS[plan.sweep])
     axes.set_ylabel("NMSE (dB)")
