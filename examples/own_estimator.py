@@ -21,12 +21,12 @@ from vlista_core.linops import LinearMap
 
 
 class PowerWeighted(Estimator):
-    """Two Wiener filters in a row: the second takes the angular power that the first found for its prior.
+    """Wiener filters in a row: each takes for its prior the angular power that the one before it found.
 
-    h = Ψx on an angular grid Ψ; x̂ = PAᴴ(APAᴴ + σ²I)⁻¹y with A = ΦΨ and P = diag(p), first p = 1/atoms, then |x̂|² smoothed.
+    h = Ψx on an angular grid Ψ; x̂ = PAᴴ(APAᴴ + σ²I)⁻¹y with A = ΦΨ and P = diag(p), first flat, then |x̂|² with a floor.
     """
 
-    def __init__(self, dictionary: Tensor, rounds: int = 2) -> None:
+    def __init__(self, dictionary: Tensor, rounds: int = 3) -> None:
         self.dictionary = dictionary  # Ψ: [n, atoms]
         self.rounds = rounds
 
@@ -39,7 +39,7 @@ class PowerWeighted(Estimator):
             weights = whitened((a * power[:, None, :]) @ a.mH, measured)
             code = power * (weights[:, None, :] @ a.conj())[:, 0]
             energy = code.abs().square()
-            power = energy + 0.1 * energy.mean(1, keepdim=True)
+            power = energy + 0.3 * energy.mean(1, keepdim=True)
         return Estimate(code @ self.dictionary.mT)
 
 
