@@ -108,7 +108,7 @@ def _draw_panel(figure: Figure, axes: Axes, results: Results, snr: float | None)
         )  # fmt: skip
         if known[0].kind == "estimator":
             low, high = ([getattr(row, key) for row in known] for key in ("nmse_low_db", "nmse_high_db"))
-            axes.fill_between([row.value for row in known], low, high, color=look.colour, alpha=0.12, lw=0)
+            axes.fill_between([row.value for row in known], low, high, color=look.colour, alpha=0.08, lw=0)
         ends.append((level[-1], known[0].label, look))
         bottom, top = min(bottom, *level), max(top, *level)
     axes.set_ylim(bottom - 1.5, min(top, _TOP_DB) + 0.8)
