@@ -9,7 +9,7 @@ JOBS   ?= 2
 .PHONY: demo test check format clean
 
 demo: $(READY)
-	$(BIN)/python examples/sparse_recovery.py
+	$(BIN)/python examples/cdl_channel_estimation.py
 
 test: $(READY)
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal

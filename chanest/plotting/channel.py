@@ -1,4 +1,4 @@
-"""Figures of channels. Matplotlib is imported when one is drawn."""
+"""A channel: angular power spectrum, delay profile, singular values. Matplotlib is imported when it is drawn."""
 
 from __future__ import annotations
 

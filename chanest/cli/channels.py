@@ -1,49 +1,18 @@
-"""The command line: list and show scenarios, generate data sets, draw a channel."""
+"""Commands on channels: list and show scenarios, generate data sets, draw a channel."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
 from chanest.channels.store import write_channels
+from chanest.cli.app import Name, app, one_line_errors, out, progress
 from chanest.problem import ChannelProblem
 from chanest.scenario import Scenario, load_scenario, scenario_names
 from vlista_core.draws import Split
-
-app = typer.Typer(
-    name="chanest",
-    help="Wireless MIMO channel estimation: scenarios, channels, estimators.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-_out = Console()
-_err = Console(stderr=True)
-
-Name = Annotated[str, typer.Argument(help="A shipped scenario (see `chanest scenarios`) or the path of a .toml file.")]
-
-
-@contextmanager
-def one_line_errors() -> Iterator[None]:
-    """A user's mistake ends in one line on stderr and exit code 2, never in a traceback."""
-    try:
-        yield
-    except (ValueError, OSError) as error:
-        message = " ".join(str(error).split())
-        _err.print(f"error: {message}", markup=False, highlight=False, soft_wrap=True)
-        raise typer.Exit(2) from None
-
-
-@app.callback()
-def _main() -> None:
-    """Wireless MIMO channel estimation: scenarios, channels, estimators."""
 
 
 @app.command()
@@ -58,7 +27,7 @@ def scenarios() -> None:
             name, f"{tx.ports}×{rx.ports}", str(problem.signal_length), str(problem.measurements),
             problem.scenario.description,
         )  # fmt: skip
-    _out.print(table)
+    out.print(table)
 
 
 @app.command()
@@ -75,7 +44,7 @@ def show(name: Name) -> None:
     table.add_row("measurements m", str(problem.measurements))
     table.add_row("power before scaling", f"{problem.source.mean_power:.4f}")
     table.add_row("channel hash", scenario.channel_hash())
-    _out.print(table)
+    out.print(table)
 
 
 @app.command()
@@ -93,13 +62,13 @@ def generate(
         scenario = load_scenario(name)
         chosen = _split(split)
         total = getattr(scenario.data, chosen) if count is None else count
-        with _progress() as progress:
-            task = progress.add_task(f"{scenario.name} {chosen}", total=total)
+        with progress() as bar:
+            task = bar.add_task(f"{scenario.name} {chosen}", total=total)
             file = write_channels(
                 output, scenario, count=total, split=chosen, seed=scenario.data.seed if seed is None else seed,
-                on_progress=lambda done: progress.update(task, completed=done),
+                on_progress=lambda done: bar.update(task, completed=done),
             )  # fmt: skip
-    _out.print(f"{file.count} channels in {file.path}", highlight=False, soft_wrap=True)
+    out.print(f"{file.count} channels in {file.path}", highlight=False, soft_wrap=True)
 
 
 @app.command("plot-channel")
@@ -117,7 +86,7 @@ def plot_channel(
 
         scenario = load_scenario(name)
         draw_channel(ChannelProblem(scenario), output, seed=scenario.data.seed if seed is None else seed, index=index)
-    _out.print(f"wrote {output}", highlight=False, soft_wrap=True)
+    out.print(f"wrote {output}", highlight=False, soft_wrap=True)
 
 
 def _split(value: str) -> Split:
@@ -126,13 +95,6 @@ def _split(value: str) -> Split:
             return value
         case _:
             raise ValueError(f"split must be train, validation or test, got {value!r}")
-
-
-def _progress() -> Progress:
-    return Progress(
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-        TextColumn("left"), TimeRemainingColumn(), console=_err,
-    )  # fmt: skip
 
 
 def _flat(scenario: Scenario) -> list[tuple[str, str]]:

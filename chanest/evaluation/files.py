@@ -1,0 +1,67 @@
+"""Files of a run: written whole or not at all, into a folder that was checked first."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import cast
+
+from vlista_core.tensorfile import Json
+
+
+def check_folder(folder: Path) -> None:
+    """Make `folder`, or a ValueError that says why it cannot be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as fault:
+        raise ValueError(f"the output folder cannot be made: {folder}: {fault.strerror}") from None
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ValueError(f"the output folder cannot be written: {folder}")
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary name beside `path`, of the same ending, that becomes `path` if all goes well."""
+    partial = path.with_name(f".{path.stem}.{os.getpid()}.{threading.get_ident()}.partial{path.suffix}")
+    try:
+        yield partial
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write `text` whole or not at all."""
+    with replacing(path) as partial:
+        partial.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, content: Json) -> None:
+    """Write JSON, readable by people; NaN and Inf are refused."""
+    write_text(path, json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def read_json(path: Path) -> dict[str, Json]:
+    """A file of `write_json`, or a ValueError that names it."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as fault:
+        raise ValueError(f"{path} is not a JSON file of an evaluation: {fault}") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} is not a JSON file of an evaluation: it holds no object")
+    return cast(dict[str, Json], content)
+
+
+def write_csv(path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> None:
+    """One line a row; None is an empty field."""
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_text(path, text.getvalue())

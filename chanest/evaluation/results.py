@@ -1,0 +1,173 @@
+"""The outcome of an evaluation: one row a cell, what it was run with, and where both are stored."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import subprocess
+from dataclasses import asdict, dataclass, fields
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Self, cast
+
+import torch
+
+from chanest.evaluation.files import read_json, write_csv, write_json
+from chanest.evaluation.plan import BATCH, Plan, digest
+from vlista_core.tensorfile import Json
+
+REFERENCE = "genie-angles"
+"""The bound that gaps are counted from: LMMSE with the cluster angles and orientations known, genie (b)."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """An estimator or a bound at one point of the sweep; NMSE in dB, None where it is not finite."""
+
+    kind: str
+    name: str
+    label: str
+    sweep: str
+    value: float
+    snr_db: float
+    channels: int
+    nmse_db: float | None
+    nmse_low_db: float | None
+    nmse_high_db: float | None
+    nmse_mean_db: float | None
+    nmse_median_db: float | None
+    diverged: int
+    seconds: float
+    ms_batch_1: float | None = None
+    """Milliseconds a channel, warm, of an estimator."""
+    ms_batch: float | None = None
+    batch: int | None = None
+    """Channels in a call for `ms_batch`: 256, or all of them if fewer."""
+    parameters: int | None = None
+    trained_on: str | None = None
+    weights: str | None = None
+    """Hash of the weights file."""
+
+
+@dataclass(frozen=True)
+class Results:
+    """All rows of a plan and the manifest they were made with."""
+
+    plan: Plan
+    rows: tuple[Row, ...]
+    manifest: dict[str, Json]
+
+    def names(self, kind: str, snr_db: float | None = None) -> list[str]:
+        """The estimators or bounds, best first at an SNR (the middle one) and the last value of the sweep."""
+        snr = self.plan.middle_snr() if snr_db is None else snr_db
+        last = [point[0] for point in self.plan.points() if point[1] == snr][-1]
+        known = dict.fromkeys(row.name for row in self.rows if row.kind == kind)
+        return sorted(known, key=lambda name: _or_infinity(self.row(name, last, snr).nmse_db))
+
+    def row(self, name: str, value: float, snr_db: float) -> Row:
+        """The row of a point."""
+        return next(row for row in self.rows if (row.name, row.value, row.snr_db) == (name, value, snr_db))
+
+    def gap(self, name: str, value: float, snr_db: float) -> float | None:
+        """How far in dB the NMSE lies above that of the reference bound; None without one."""
+        if all(row.name != REFERENCE for row in self.rows):
+            return None
+        mine, bound = (self.row(each, value, snr_db).nmse_db for each in (name, REFERENCE))
+        return None if mine is None or bound is None else mine - bound
+
+    @property
+    def batch(self) -> int:
+        """Channels in a call when latencies were measured."""
+        return min(BATCH, self.plan.channels)
+
+    def mean_gap(self, name: str, snr_db: float | None = None) -> float | None:
+        """The gap averaged over the points of the sweep, or over those of one SNR."""
+        points = [point for point in self.plan.points() if snr_db in (None, point[1])]
+        gaps = [self.gap(name, *point) for point in points]
+        known = [gap for gap in gaps if gap is not None]
+        return sum(known) / len(known) if known and len(known) == len(gaps) else None
+
+    def write(self, folder: Path) -> None:
+        """results.json, results.csv and manifest.json."""
+        rows = [asdict(row) for row in self.rows]
+        write_csv(folder / "results.csv", [field.name for field in fields(Row)], rows)
+        write_json(folder / "manifest.json", self.manifest)
+        write_json(folder / "results.json", {"plan_hash": self.plan.hash(), "rows": cast(Json, rows)})
+
+    @classmethod
+    def read(cls, folder: Path | str) -> Self:
+        """The results stored in a folder, or a ValueError."""
+        folder = Path(folder)
+        for name in ("results.json", "manifest.json"):
+            if not (folder / name).is_file():
+                raise ValueError(f"{folder} holds no finished evaluation: there is no {name}; see chanest evaluate")
+        content, manifest = read_json(folder / "results.json"), read_json(folder / "manifest.json")
+        try:
+            plan = Plan.from_json(cast(dict[str, Json], manifest["plan"]))
+            rows = tuple(Row(**row) for row in cast(list[dict[str, Any]], content["rows"]))
+        except (KeyError, TypeError) as fault:
+            raise ValueError(f"{folder} holds results of another version of chanest: {fault}") from None
+        if content.get("plan_hash") != plan.hash():
+            raise ValueError(f"{folder} holds results.json and manifest.json of two different evaluations")
+        return cls(plan, rows, manifest)
+
+
+def new_manifest(plan: Plan) -> dict[str, Json]:
+    """What the figures depend on: plan, scenario, versions, seeds, machine, commit, date."""
+    scenario = cast(Json, plan.scenario.model_dump(mode="json"))
+    return {
+        "plan_hash": plan.hash(),
+        "scenario_hash": digest(scenario),
+        "channel_hash": plan.scenario.channel_hash(),
+        "started": _now(),
+        "finished": None,
+        "seed": plan.seed,
+        "split": "test",
+        "versions": {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}},
+        "machine": {
+            "system": platform.system(),
+            "processor": platform.machine(),
+            "cores": os.cpu_count(),
+            "torch_threads": torch.get_num_threads(),
+        },
+        "commit": _commit(),
+        "notes": [],
+        "weights": {},
+        "plan": plan.to_json(),
+    }
+
+
+def finished_manifest(manifest: dict[str, Json], weights: dict[str, Json], notes: list[str]) -> dict[str, Json]:
+    """The manifest of a completed run. weights: provenance of each estimator's file."""
+    return {**manifest, "finished": _now(), "weights": weights, "notes": cast(Json, notes)}
+
+
+_PACKAGES = ("vlista", "torch", "sionna-no-rt", "numpy")
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _commit() -> str | None:
+    """The commit of a checkout, with a mark where files were changed since."""
+    root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():
+        return None
+    try:
+        command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def _or_infinity(value: float | None) -> float:
+    return float("inf") if value is None else value
