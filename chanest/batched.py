@@ -50,7 +50,9 @@ class BatchedKroneckerMap(LinearMap):
 
     def adjoint(self, y: Tensor) -> Tensor:
         self._check_input("y", y, self.shape[0])
-        return _product(tuple(factor.mH for factor in self.factors), y[:, None])[:, 0]
+        # conj(Fᵀ conj(y)): the factors, which are large, are only read the other way round, never copied.
+        transposed = tuple(factor.mT for factor in self.factors)
+        return _product(transposed, y.conj().resolve_conj()[:, None])[:, 0].conj().resolve_conj()
 
     def apply_block(self, x: Tensor) -> Tensor:
         return _product(self.factors, x.expand(self.batch, -1, -1).mT).mT

@@ -10,9 +10,9 @@ from vlista_core.draws import Split, sample_generators
 from vlista_core.problems import Batch, Problem
 
 _BEAMS = 2048
-_LEAST_CHANNELS = 256
+_LEAST_CHANNELS = 128
 _MOST_ENTRIES = 2**24
-_CHANNELS_A_SECOND = 80
+_CHANNELS_A_SECOND = 40
 
 
 class PooledDraws(Problem):
@@ -23,7 +23,7 @@ class PooledDraws(Problem):
     """
 
     def __init__(self, problem: ChannelProblem, *, seed: int, seconds: float) -> None:
-        """seconds: the budget, of which about a twentieth goes into the pools."""
+        """seconds: the budget, of which a few hundredths go into the pools."""
         self.problem = problem
         most = min(problem.scenario.data.train, _MOST_ENTRIES // problem.signal_length)
         size = max(_LEAST_CHANNELS, min(most, round(_CHANNELS_A_SECOND * seconds)))

@@ -37,8 +37,8 @@ class KroneckerVLISTA(ADLISTA):
         dictionary: LearnedKronecker,
         *,
         layers: int = 8,
-        hidden: int = 64,
-        directions: int = 4,
+        hidden: int = 48,
+        directions: int = 2,
         divergence_weight: float = 1e-3,
         early_weight: float = 0.5,
         family: str = "gaussian",
@@ -68,6 +68,10 @@ class KroneckerVLISTA(ADLISTA):
                 shapes, layers, kind, draws, hidden=hidden, directions=directions, deviation=deviation
             )
             self.priors = torch.nn.ModuleList(FactorPrior(*shape, layers, kind, 2 * deviation) for shape in shapes)
+
+    def plain(self) -> ADLISTA:
+        """The A-DLISTA of the same size, untrained: what remains where the posterior is a point."""
+        return ADLISTA(cast(LearnedKronecker, self.dictionaries[0]), layers=self.layers)
 
     def unroll(self, y: Tensor, phi: LinearMap, noise_var: Tensor) -> list[Layer]:
         """The layers with the mean of the posterior for a dictionary in each: no sampling."""

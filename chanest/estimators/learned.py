@@ -12,6 +12,9 @@ from vlista_core.models import ADLISTA, ALISTA, DLISTA, LISTA, NALISTA
 if TYPE_CHECKING:
     from chanest.problem import ChannelProblem
 
+LAYERS = 10
+"""Of A-DLISTA, and of VLISTA, which starts from it."""
+
 _LARGEST_LISTA = 4096
 
 
@@ -78,7 +81,7 @@ class DLISTAEstimator(UnfoldedEstimator):
 
     @classmethod
     def build(cls, problem: ChannelProblem) -> Self:
-        return cls(problem.signal_length, DLISTA(starting_dictionary(problem), layers=8, noise_aware=True))
+        return cls(problem.signal_length, DLISTA(starting_dictionary(problem), layers=6, noise_aware=True))
 
 
 @register_model
@@ -91,4 +94,4 @@ class ADLISTAEstimator(UnfoldedEstimator):
 
     @classmethod
     def build(cls, problem: ChannelProblem) -> Self:
-        return cls(problem.signal_length, ADLISTA(starting_dictionary(problem), layers=8, augmentation="adaptive"))
+        return cls(problem.signal_length, ADLISTA(starting_dictionary(problem), layers=LAYERS))

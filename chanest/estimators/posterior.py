@@ -104,12 +104,12 @@ class FactorPosterior(nn.Module):
             self.raw.bias.copy_(start.repeat_interleave(atoms))
 
     def forward(self, hidden: Tensor, factor: Tensor) -> DictionaryDistribution:
-        """hidden: [batch, hidden], factor: [N, G] -> a distribution of [batch, N, G]."""
+        """hidden: [batch, hidden], factor: [N, G] -> a distribution of [batch, N, G]; an atom's entries deviate alike."""
         gain = torch.exp(self.gain(hidden).clamp(-_LARGEST_GAIN, _LARGEST_GAIN))
         weights = self.weights(hidden)
         moved = torch.view_as_complex((weights @ self.directions.flatten(1)).reshape(-1, *self.directions.shape[1:]))
         raw = self.raw(hidden).reshape(len(hidden), self.family.RAW_MAPS, 1, -1)
-        return self.family.from_raw(gain[:, None, :] * factor + moved, raw.expand(-1, -1, factor.shape[0], -1))
+        return self.family.from_raw(gain[:, None, :] * factor + moved, raw)
 
 
 class FactorPrior(nn.Module):
@@ -131,8 +131,7 @@ class FactorPrior(nn.Module):
         self, t: int, posterior: DictionaryDistribution, drift: Tensor, last: Tensor, factor: Tensor
     ) -> Tensor:
         """KL(q(Ψ_t) ‖ p(Ψ_t | Ψ_{t-1})): [batch]. drift, last: Δ_t and Δ_{t-1} as drawn [batch, N, G]; factor: A_t."""
-        raw = self.raw[t][None].expand(len(drift), -1, drift.shape[1], -1)
-        prior = self.family.from_raw(self.kept[t] * last, raw)
+        prior = self.family.from_raw(self.kept[t] * last, self.raw[t][None])
         return posterior.shifted(-factor).divergence(prior, drift)
 
 

@@ -27,7 +27,7 @@ GROUP = 16
 """Samples of like SNR over which the training loss takes one NMSE."""
 
 _CALIBRATION_SAMPLES = 64
-_VALIDATION_SAMPLES = 384
+_VALIDATION_SAMPLES = (64, 512)
 _LEAST_ENERGY = 1e-30
 _OVERSAMPLING = 1.5
 _LEAST_ATOMS = 16
@@ -50,9 +50,11 @@ class UnfoldedEstimator(ChannelEstimator):
 
     needs_fit = True
     network_class: ClassVar[type[UnfoldedModel]]
-    batch_size: ClassVar[int] = 128
-    learning_rate: ClassVar[float] = 1e-3
+    batch_size: ClassVar[int] = 64
+    learning_rate: ClassVar[float] = 4e-3
     """Of dictionaries, or of all where the network has no groups of its own."""
+    scalar_rate: ClassVar[float] = 5e-3
+    """Of what the network trains at a rate of its own: scalars, augmentation, posterior."""
 
     def __init__(self, signal_length: int, network: UnfoldedModel) -> None:
         super().__init__(signal_length)
@@ -63,14 +65,14 @@ class UnfoldedEstimator(ChannelEstimator):
         started = time.perf_counter()
         plan.report(0.0, "training channels")
         draws = PooledDraws(problem, seed=plan.seed, seconds=plan.seconds)
-        middle = sum(problem.scenario.snr_db) / 2
-        self.calibrate(draws.sample(_CALIBRATION_SAMPLES, seed=plan.seed, split="train", snr_db=middle))
+        start = self.start(problem, draws, plan)
 
         def validate(signal: Tensor, batch: Batch) -> float:
             found = float(grouped_nmse_db(signal, batch).mean())
             plan.report(min(1.0, (time.perf_counter() - started) / plan.seconds), f"validation {found:.1f} dB")
             return found
 
+        fewest, most = _VALIDATION_SAMPLES
         trainer = Trainer(
             batch_size=self.batch_size,
             seconds=max(0.2 * plan.seconds, plan.seconds - (time.perf_counter() - started)),
@@ -79,7 +81,7 @@ class UnfoldedEstimator(ChannelEstimator):
             warmup=0.02,
             clip_norm=1.0,
             validate_every=100,
-            validation_samples=_VALIDATION_SAMPLES,
+            validation_samples=max(fewest, min(most, round(plan.seconds))),
             metric=validate,
         )
         result = trainer.fit(self, draws, seed=plan.seed)
@@ -89,9 +91,16 @@ class UnfoldedEstimator(ChannelEstimator):
             "validation_nmse_db": result.best_validation,
             "snr_db": list(problem.scenario.snr_db),
             "batch_size": self.batch_size,
-            "learning_rate": self.learning_rate,
+            "learning_rates": [self.learning_rate, self.scalar_rate],
             "training_channels": len(draws.channels),
+            "start": start,
         }
+
+    def start(self, problem: ChannelProblem, draws: PooledDraws, plan: Fit) -> str:
+        """Give the network a good start before it is trained; returns a few words on which."""
+        middle = sum(problem.scenario.snr_db) / 2
+        self.calibrate(draws.sample(_CALIBRATION_SAMPLES, seed=plan.seed, split="train", snr_db=middle))
+        return "calibrated"
 
     def calibrate(self, batch: Batch) -> None:
         """Let the network start from the best of a grid on training data."""
@@ -102,9 +111,11 @@ class UnfoldedEstimator(ChannelEstimator):
         return grouped_nmse_db(self.run(Measurement(batch.y, batch.phi, batch.noise_var)).signal, batch).mean()
 
     def parameter_groups(self) -> list[dict[str, object]]:
-        """Those of the network."""
+        """Those of the network, at our rates."""
         own: Callable[[], list[dict[str, object]]] | None = getattr(self.network, "parameter_groups", None)
-        return own() if own is not None else [{"name": "network", "params": list(self.network.parameters())}]
+        if own is None:
+            return [{"name": "network", "params": list(self.network.parameters())}]
+        return [{**group, "lr": self.scalar_rate} if "lr" in group else group for group in own()]
 
     def run(self, measured: Measurement) -> Estimate:
         """The network's estimate, with gradients where they are on."""

@@ -20,6 +20,7 @@ from chanest.estimators.variational import VLISTAEstimator
 from vlista_core.metrics import nmse_db
 from vlista_core.problems import Batch
 from vlista_core.testing import ESTIMATOR_CHECKS, MAP_CHECKS, EstimatorCase, MapCase
+from vlista_core.training import Trainer
 
 NAMES = ("lista", "alista", "nalista", "dlista", "a-dlista", "vlista")
 FORMS_PRODUCT = {"alista", "nalista"}
@@ -44,9 +45,9 @@ def problem() -> chanest.ChannelProblem:
 
 @pytest.fixture(scope="module")
 def trained(problem: chanest.ChannelProblem, tmp_path_factory: pytest.TempPathFactory) -> dict[str, ChannelEstimator]:
-    """All of them after half a second of training, from their files."""
+    """All of them after the shortest of trainings, from their files."""
     folder = tmp_path_factory.mktemp("weights")
-    paths = {name: train_estimator(name, problem, Fit(seconds=0.5), folder=folder) for name in NAMES}
+    paths = {name: train_estimator(name, problem, Fit(seconds=0.2), folder=folder) for name in NAMES}
     return {name: get_estimator(name, problem, weights=path) for name, path in paths.items()}
 
 
@@ -65,14 +66,22 @@ def test_contract(name: str, problem: chanest.ChannelProblem, trained: dict[str,
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_little_training_helps_at_every_snr(
+def test_even_the_shortest_fit_is_better_than_nothing_with_known_and_unknown_noise(
     name: str, problem: chanest.ChannelProblem, trained: dict[str, ChannelEstimator]
 ) -> None:
-    least = {10.0: -1.5, 25.0: -2.5}
-    for snr_db, bound in least.items():
+    for snr_db in (10.0, 25.0):
         test = problem.sample(200, seed=3, snr_db=snr_db)
-        assert nmse_db(trained[name].estimate(test.y, test.phi, test.noise_var).signal, test.signal) < bound
-        assert nmse_db(trained[name].estimate(test.y, test.phi).signal, test.signal) < 0.5
+        for noise_var in (test.noise_var, None):
+            assert nmse_db(trained[name].estimate(test.y, test.phi, noise_var).signal, test.signal) < 0.0
+
+
+@pytest.mark.parametrize("name", ["dlista", "a-dlista"])
+def test_steps_of_training_lower_the_validation_figure(name: str, problem: chanest.ChannelProblem) -> None:
+    estimator = estimator_class(name).build(problem)
+    draws = PooledDraws(problem, seed=0, seconds=1.0)
+    trainer = Trainer(steps=16, batch_size=32, learning_rate=5e-3, validate_every=8, validation_samples=64)
+    history = trainer.fit(estimator, draws, seed=0).history
+    assert history[-1].validation < history[0].validation - 0.05
 
 
 def test_fit_says_how_far_it_is_and_what_it_did(problem: chanest.ChannelProblem) -> None:
@@ -81,7 +90,7 @@ def test_fit_says_how_far_it_is_and_what_it_did(problem: chanest.ChannelProblem)
     assert told[0] == 0.0
     assert sorted(told) == told
     assert told[-1] > 0.5
-    assert {"steps", "seconds", "validation_nmse_db", "learning_rate"} <= set(facts)
+    assert {"steps", "seconds", "validation_nmse_db", "learning_rates"} <= set(facts)
 
 
 @pytest.mark.parametrize("name", ["dlista", "lista", "alista"])
@@ -101,9 +110,11 @@ WIDEBAND = {"channel": {"models": ["C"], "subcarriers": 4, "subcarrier_spacing":
 def test_other_front_ends(changes: dict[str, object]) -> None:
     problem = _problem(**changes)
     estimator = VLISTAEstimator(problem.signal_length, KroneckerVLISTA(starting_dictionary(problem), layers=2))
-    estimator.fit(problem, Fit(seconds=0.3))
-    batch = problem.sample(16, seed=3, snr_db=20.0)
-    assert nmse_db(estimator.estimate(batch.y, batch.phi, batch.noise_var).signal, batch.signal) < 0.0
+    batch = PooledDraws(problem, seed=0, seconds=1.0).sample(32, seed=0, split="train", snr_db=20.0)
+    estimator.calibrate(batch)
+    assert nmse_db(estimator.estimate(batch.y, batch.phi, batch.noise_var).signal, batch.signal) < -1.0
+    estimator.training_loss(batch, generator=torch.Generator().manual_seed(0)).backward()
+    assert all(p.grad is not None and bool(torch.isfinite(p.grad).all()) for p in estimator.parameters())
 
 
 def test_another_array_or_precision_is_refused(
@@ -118,7 +129,7 @@ def test_another_array_or_precision_is_refused(
 
 
 def test_pooled_draws_have_the_scenarios_noise_and_power(problem: chanest.ChannelProblem) -> None:
-    draws = PooledDraws(problem, seed=0, seconds=3.0)
+    draws = PooledDraws(problem, seed=0, seconds=5.0)
     batch = draws.sample(1000, seed=0, split="train")
     again = draws.sample(1000, seed=0, split="train")
     assert torch.equal(batch.y, again.y)

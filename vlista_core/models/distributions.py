@@ -71,7 +71,7 @@ class Gaussian(DictionaryDistribution):
     centre: Tensor
     """[batch or 1, n, b]."""
     deviation: Tensor
-    """Standard deviation, real and positive, of the same shape."""
+    """Standard deviation, real and positive, of the same shape or one that broadcasts to it."""
 
     @classmethod
     def from_raw(cls, centre: Tensor, raw: Tensor) -> Self:
