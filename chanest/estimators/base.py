@@ -88,16 +88,21 @@ class ChannelEstimator(nn.Module, Estimator):
 
     def estimate(self, y: Tensor, phi: LinearMap | Tensor, noise_var: Tensor | float | None = None) -> Estimate:
         """See Estimator; noise_var None is estimated from y, sample by sample."""
+        measured = self.checked(y, phi, noise_var)
+        with torch.no_grad():
+            return self.infer(measured)
+
+    def checked(self, y: Tensor, phi: LinearMap | Tensor, noise_var: Tensor | float | None) -> Measurement:
+        """The inputs of `estimate` as a Measurement that fits the arrays and whose noise is known, or a ValueError."""
         measured = Measurement.checked(y, phi, 0.0 if noise_var is None else noise_var)
         if measured.phi.shape[1] != self.signal_length:
             raise ValueError(
                 f"phi must have {self.signal_length} columns, the entries of vec(H) for which this {self.name} was made, "
                 f"got {measured.phi.shape[1]}"
             )
-        with torch.no_grad():
-            if noise_var is None:
-                measured = Measurement(y, measured.phi, self.unknown_noise(y, measured.phi))
-            return self.infer(measured)
+        if noise_var is None:
+            return Measurement(y, measured.phi, self.unknown_noise(y, measured.phi))
+        return measured
 
     def unknown_noise(self, y: Tensor, phi: LinearMap) -> Tensor:
         """σ² where nobody gave it: [batch]."""

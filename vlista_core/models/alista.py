@@ -14,6 +14,7 @@ from vlista_core.linops import DenseMap, IdentityMap, LinearMap
 from vlista_core.models.analytic import analytic_weights
 from vlista_core.models.base import Loss, UnfoldedModel, positive_parameter
 from vlista_core.models.calibration import steady_layers, store_positive
+from vlista_core.models.noise_scale import NoiseScale, layer_scalars, threshold_unit
 from vlista_core.models.selection import selected_share
 from vlista_core.problems import Batch, check_count
 from vlista_core.prox import soft_threshold_with_selection
@@ -35,10 +36,12 @@ class ALISTA(UnfoldedModel):
         dtype: torch.dtype = torch.float32,
         selection: bool = True,
         threshold: float = 0.1,
+        noise_aware: bool = False,
         loss: Loss = "relative",
         early_weight: float = 0.0,
     ) -> None:
-        """weights: [m, b]; dictionary: [n, b]; threshold: θ of the first layer, to start from."""
+        """weights: [m, b]; dictionary: [n, b]; threshold: θ of the first layer, to start from; noise_aware: let
+        steps and thresholds follow the noise level."""
         super().__init__()
         check_count("layers", layers)
         self.layers, self.selection = layers, selection
@@ -50,6 +53,7 @@ class ALISTA(UnfoldedModel):
             dictionary=dictionary,
             dtype=dtype,
             selection=selection,
+            noise_aware=noise_aware,
             loss=loss,
             early_weight=early_weight,
         )
@@ -59,6 +63,7 @@ class ALISTA(UnfoldedModel):
         self.hold("dictionary", dictionary)
         self.step = positive_parameter([1.0] * layers)
         self.threshold = positive_parameter([threshold * 0.9**t for t in range(layers)])
+        self.noise_scale = NoiseScale(layers) if noise_aware else None
 
     @property
     def dtype(self) -> torch.dtype:
@@ -70,12 +75,13 @@ class ALISTA(UnfoldedModel):
         psi = dictionary_map(self.dictionary, batch.phi)
         a = batch.phi @ psi
         weights = weight_map(self.weights, a)
+        unit = threshold_unit(self.noise_scale, batch.noise_var)
         chosen = steady_layers(
             self.layers,
             batch.y.new_zeros(len(batch), psi.shape[1]),
             batch.signal,
             gradient=lambda t, code: weights.adjoint(batch.y - a.apply(code)),
-            shrink=lambda t, u, threshold: soft_threshold_with_selection(u, threshold, self._share(t)),
+            shrink=lambda t, u, threshold: soft_threshold_with_selection(u, threshold * unit, self._share(t)),
             synthesis=psi.apply,
             steps=(0.3, 0.4, 0.5, 0.6, 0.8, 1.0),
         )
@@ -92,9 +98,9 @@ class ALISTA(UnfoldedModel):
         step, threshold = (nn.functional.softplus(value) for value in (self.step, self.threshold))
         code = y.new_zeros(y.shape[0], psi.shape[1])
         trajectory = []
-        for t in range(self.layers):
-            descent = code + step[t] * weights.adjoint(y - a.apply(code))
-            code = soft_threshold_with_selection(descent, threshold[t], self._share(t))
+        for t, (gamma, theta) in enumerate(layer_scalars(step, threshold, self.noise_scale, noise_var)):
+            descent = code + gamma[..., None] * weights.adjoint(y - a.apply(code))
+            code = soft_threshold_with_selection(descent, theta[..., None], self._share(t))
             trajectory.append(psi.apply(code))
         return Estimate(trajectory[-1], code, trajectory=tuple(trajectory))
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from vlista_core.linops import LinearMap
 from vlista_core.models.base import inverse_softplus
+from vlista_core.prox import squared_modulus
 
 Kind = Literal["paper", "adaptive"]
 
@@ -120,9 +121,10 @@ class AdaptiveAugmentation(Augmentation):
             self.base.copy_(torch.tensor([step, threshold, memory]).log())
 
     def forward(self, state: LayerState) -> Adaptation:
-        gradient_power = _power(state.gradient)
+        gradient_powers = squared_modulus(state.gradient)
+        gradient_power = gradient_powers.mean(1)
         natural_step = self.natural_step(state)
-        features = self._features(state, gradient_power, natural_step)
+        features = self._features(state, gradient_powers, natural_step)
         logarithms = self.head(torch.relu(self.body(features) + self.place[state.t])) + self.base[state.t]
         scales = torch.exp(logarithms.clamp(-_LARGEST_LOG, _LARGEST_LOG))
         step = natural_step[:, None] * scales[:, :1]
@@ -134,20 +136,21 @@ class AdaptiveAugmentation(Augmentation):
     @torch.no_grad()
     def natural_step(state: LayerState) -> Tensor:
         """‖v‖²/‖g‖²: [batch]. It bounds the line-search step ‖g‖²/‖ΦΨg‖² from above; a unit, not a thing to learn through."""
-        gradient = state.gradient.abs().square().sum(1)
-        return state.residual.abs().square().sum(1) / (gradient + math.sqrt(torch.finfo(gradient.dtype).tiny))
+        gradient = squared_modulus(state.gradient).sum(1)
+        return squared_modulus(state.residual).sum(1) / (gradient + math.sqrt(torch.finfo(gradient.dtype).tiny))
 
-    def _features(self, state: LayerState, gradient_power: Tensor, natural_step: Tensor) -> Tensor:
-        """Logarithms of ratios of powers: [batch, 7]."""
+    def _features(self, state: LayerState, gradient_powers: Tensor, natural_step: Tensor) -> Tensor:
+        """Logarithms of ratios of powers: [batch, 7]. gradient_powers: |g|², [batch, b]."""
         y, residual, code = _power(state.y), _power(state.residual), _power(state.code)
-        peak = state.gradient.abs().square().amax(1)
+        gradient_power, peak = gradient_powers.mean(1), gradient_powers.amax(1)
+        modulus = torch.sqrt(gradient_powers + torch.finfo(y.dtype).tiny)
         columns = [
             _log_ratio(residual, y),
             _log_ratio(state.noise_var, residual),
             _log_ratio(code, y * natural_step),
             _log_ratio(natural_step.square() * gradient_power, code),
             _log_ratio(peak, gradient_power),
-            _log_ratio(state.gradient.abs().mean(1).square(), gradient_power),
+            _log_ratio(modulus.mean(1).square(), gradient_power),
             (state.code != 0).to(y.dtype).mean(1),
         ]
         return torch.stack(columns, dim=1)
@@ -173,7 +176,7 @@ def start_head(head: nn.Linear, value: float) -> None:
 
 def _power(values: Tensor) -> Tensor:
     """Mean of |.|²: [batch, k] -> [batch]."""
-    return values.abs().square().mean(1)
+    return squared_modulus(values).mean(1)
 
 
 def _log_ratio(top: Tensor, bottom: Tensor) -> Tensor:

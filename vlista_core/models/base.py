@@ -14,6 +14,7 @@ from vlista_core.dictionaries import DTYPES, LEARNED_MAPS, Json, LearnedMap
 from vlista_core.estimate import Estimate, Estimator, Measurement
 from vlista_core.linops import LinearMap
 from vlista_core.problems import Batch
+from vlista_core.prox import squared_modulus
 
 Loss = Literal["mse", "relative", "log"]
 Argument = Json | Tensor | torch.dtype | LearnedMap
@@ -84,7 +85,7 @@ class UnfoldedModel(nn.Module, Estimator):
 
 def sample_loss(estimate: Tensor, signal: Tensor, kind: Loss) -> Tensor:
     """The loss of each sample. [batch, n] -> [batch]."""
-    error = (estimate - signal).abs().square()
+    error = squared_modulus(estimate - signal)
     if kind == "mse":
         return error.mean(1)
     ratio = error.sum(1) / signal.abs().square().sum(1).clamp_min(torch.finfo(error.dtype).tiny) + _RATIO_FLOOR

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from vlista_core.models.base import inverse_softplus
+from vlista_core.prox import squared_modulus
 
 _LEAST_DEVIATION = 1e-6
 
@@ -70,7 +71,7 @@ class Gaussian(DictionaryDistribution):
     centre: Tensor
     """[batch or 1, n, b]."""
     deviation: Tensor
-    """Standard deviation, real and positive, of the same shape."""
+    """Standard deviation, real and positive, of the same shape or one that broadcasts to it."""
 
     @classmethod
     def from_raw(cls, centre: Tensor, raw: Tensor) -> Self:
@@ -95,7 +96,7 @@ class Gaussian(DictionaryDistribution):
 
     def log_density(self, dictionary: Tensor) -> Tensor:
         variance = self.deviation.square()
-        distance = (dictionary - self.centre).abs().square() / variance
+        distance = squared_modulus(dictionary - self.centre) / variance
         if dictionary.is_complex():
             return -(distance + torch.log(math.pi * variance)).sum((1, 2))
         return -0.5 * (distance + torch.log(2.0 * math.pi * variance)).sum((1, 2))
@@ -104,7 +105,7 @@ class Gaussian(DictionaryDistribution):
         if not isinstance(other, Gaussian):
             return super().divergence(other, sample)
         ratio = (self.deviation / other.deviation).square()
-        shift = ((self.centre - other.centre).abs() / other.deviation).square()
+        shift = squared_modulus(self.centre - other.centre) / other.deviation.square()
         total = (ratio + shift - 1.0 - torch.log(ratio)).sum((1, 2))
         return total if self.centre.is_complex() else 0.5 * total
 

@@ -14,6 +14,7 @@ from vlista_core.models.base import Loss, positive_parameter
 from vlista_core.models.calibration import greedy_layers, store_positive
 from vlista_core.models.dictionary_network import DictionaryNetwork
 from vlista_core.models.layer import Layer
+from vlista_core.models.noise_scale import NoiseScale, layer_scalars, threshold_unit
 from vlista_core.problems import Batch
 from vlista_core.prox import soft_threshold
 
@@ -32,32 +33,39 @@ class DLISTA(DictionaryNetwork):
         layers: int = 3,
         step: float = 0.2,
         threshold: float = 0.01,
+        noise_aware: bool = False,
         loss: Loss = "mse",
         early_weight: float = 0.0,
     ) -> None:
-        """dictionary: where every Ψ_t starts; step, threshold: where γ_t and θ_t start (`calibrate` finds better ones)."""
+        """dictionary: where every Ψ_t starts; step, threshold: where γ_t and θ_t start (`calibrate` finds better ones);
+        noise_aware: let them follow the noise level, which the paper's do not."""
         super().__init__(dictionary, layers)
         self.loss, self.early_weight = loss, early_weight
-        self.remember(dictionary=dictionary, layers=layers, loss=loss, early_weight=early_weight)
+        self.remember(
+            dictionary=dictionary, layers=layers, noise_aware=noise_aware, loss=loss, early_weight=early_weight
+        )
         self.step = positive_parameter([step] * layers)
         self.threshold = positive_parameter([threshold] * layers)
+        self.noise_scale = NoiseScale(layers) if noise_aware else None
 
     def unroll(self, y: Tensor, phi: LinearMap, noise_var: Tensor) -> list[Layer]:
         step, threshold = (nn.functional.softplus(value) for value in (self.step, self.threshold))
         code = y.new_zeros(y.shape[0], self.dictionary(0).shape[1])
         layers = []
-        for t in range(self.layers):
+        for t, (gamma, theta) in enumerate(layer_scalars(step, threshold, self.noise_scale, noise_var)):
             psi = self.dictionary(t)
             residual = y - phi.apply(psi.apply(code)) if t else y
-            code = soft_threshold(code + step[t] * psi.adjoint(phi.adjoint(residual)), threshold[t])
-            layers.append(Layer(code, step[t], threshold[t], psi))
+            moved = code + gamma[..., None] * psi.adjoint(phi.adjoint(residual))
+            code = soft_threshold(moved, theta[..., None])
+            layers.append(Layer(code, gamma, theta, psi))
         return layers
 
     def parameter_groups(self) -> list[dict[str, object]]:
         """The dictionaries at the trainer's rate, steps and thresholds at a faster one: Adam moves every entry of Ψ at once."""
+        scalars = [self.step, self.threshold, *(self.noise_scale.parameters() if self.noise_scale else ())]
         return [
             {"name": "dictionaries", "params": list(self.dictionaries.parameters())},
-            {"name": "scalars", "params": [self.step, self.threshold], "lr": SCALAR_RATE},
+            {"name": "scalars", "params": scalars, "lr": SCALAR_RATE},
         ]
 
     def calibrate(self, batch: Batch) -> None:
@@ -67,13 +75,14 @@ class DLISTA(DictionaryNetwork):
             psi = self.dictionary(t)
             return psi.adjoint(batch.phi.adjoint(batch.y - batch.phi.apply(psi.apply(code))))
 
+        unit = threshold_unit(self.noise_scale, batch.noise_var)
         safe = suggest_step(batch.phi, self.dictionary(0))
         chosen = greedy_layers(
             self.layers,
             batch.y.new_zeros(len(batch), self.dictionary(0).shape[1]),
             batch.signal,
             gradient=gradient,
-            shrink=lambda t, u, threshold: soft_threshold(u, threshold),
+            shrink=lambda t, u, threshold: soft_threshold(u, threshold * unit),
             synthesis=self.dictionary(0).apply,
             steps=[scale * safe for scale in _STEP_SCALES],
         )

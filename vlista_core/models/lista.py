@@ -16,6 +16,7 @@ from vlista_core.estimate import Estimate, Measurement
 from vlista_core.linops import LinearMap
 from vlista_core.models.base import Loss, UnfoldedModel, positive_parameter
 from vlista_core.models.calibration import LayerChoice, greedy_layers, store_positive
+from vlista_core.models.noise_scale import NoiseScale, layer_scalars, threshold_unit
 from vlista_core.models.pairs import matrix_parameter, matrix_value, store_matrix
 from vlista_core.problems import Batch, check_count
 from vlista_core.prox import soft_threshold
@@ -38,11 +39,13 @@ class LISTA(UnfoldedModel):
         dtype: torch.dtype = torch.float32,
         step: float = 0.5,
         threshold: float = 0.05,
+        noise_aware: bool = False,
         loss: Loss = "mse",
         early_weight: float = 0.0,
         generator: torch.Generator | None = None,
     ) -> None:
-        """length: n; atoms: b; step, threshold: to start from; the generator draws Ψ and B (None: seed 0)."""
+        """length: n; atoms: b; step, threshold: to start from; noise_aware: let the thresholds, and how much By counts in a
+        layer, follow the noise level; the generator draws Ψ and B (None: seed 0)."""
         super().__init__()
         for name, value in {"length": length, "atoms": atoms, "layers": layers}.items():
             check_count(name, value)
@@ -59,12 +62,14 @@ class LISTA(UnfoldedModel):
             dtype=dtype,
             step=step,
             threshold=threshold,
+            noise_aware=noise_aware,
             loss=loss,
             early_weight=early_weight,
         )
         generator = generator or torch.Generator().manual_seed(0)
         psi = _orthonormal(length, atoms, dtype, generator)
         self.threshold = positive_parameter([threshold] * layers)
+        self.noise_scale = NoiseScale(layers) if noise_aware else None
         self.mixing = matrix_parameter(_mixing(psi.mH @ psi, step, layers))
         if measurements is None:
             self.encoder = matrix_parameter(step * psi.mH)
@@ -82,10 +87,11 @@ class LISTA(UnfoldedModel):
         mixing = matrix_value(self.mixing, self.dtype)
         threshold = nn.functional.softplus(self.threshold)
         drive = self._drive(y, phi)
-        code = soft_threshold(drive, threshold[0])
-        trajectory = [self._synthesis(code)]
-        for t in range(1, self.layers):
-            code = soft_threshold(code @ mixing[t - 1].mT + drive, threshold[t])
+        code, trajectory = torch.zeros_like(drive), []
+        scalars = layer_scalars(torch.ones_like(threshold), threshold, self.noise_scale, noise_var)
+        for t, (gain, theta) in enumerate(scalars):
+            kept = code @ mixing[t - 1].mT if t else code
+            code = soft_threshold(kept + gain[..., None] * drive, theta[..., None])
             trajectory.append(self._synthesis(code))
         return Estimate(trajectory[-1], code, trajectory=tuple(trajectory))
 
@@ -122,12 +128,13 @@ class LISTA(UnfoldedModel):
 
     def _thresholds(self, batch: Batch) -> Sequence[LayerChoice]:
         drive, mixing = self._drive(batch.y, batch.phi), matrix_value(self.mixing, self.dtype)
+        unit = threshold_unit(self.noise_scale, batch.noise_var)
         return greedy_layers(
             self.layers,
             torch.zeros_like(drive),
             batch.signal,
             gradient=lambda t, code: drive if t == 0 else code @ mixing[t - 1].mT + drive - code,
-            shrink=lambda t, u, threshold: soft_threshold(u, threshold),
+            shrink=lambda t, u, threshold: soft_threshold(u, threshold * unit),
             synthesis=self._synthesis,
             steps=(1.0,),
         )

@@ -24,6 +24,7 @@ from vlista_core.models.distributions import FAMILIES, DictionaryDistribution, s
 from vlista_core.models.posterior import Posterior
 from vlista_core.models.prior import Prior
 from vlista_core.problems import Batch, check_count
+from vlista_core.prox import squared_modulus
 
 
 @dataclass(frozen=True)
@@ -189,7 +190,7 @@ class VLISTA(UnfoldedModel):
 
 def gaussian_log_likelihood(signal: Tensor, mean: Tensor, deviation: float) -> Tensor:
     """log N(signal | mean, δ²I), circular where complex. [batch, n] -> [batch]."""
-    distance = (signal - mean).abs().square().sum(1) / deviation**2
+    distance = squared_modulus(signal - mean).sum(1) / deviation**2
     n = signal.shape[1]
     if signal.is_complex():
         return -distance - n * math.log(math.pi * deviation**2)

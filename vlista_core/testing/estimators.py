@@ -147,9 +147,7 @@ def check_bad_input(case: EstimatorCase, dtype: torch.dtype) -> None:
     y, phi, noise = batch.y, batch.phi.materialize(), batch.noise_var
     nan_y, nan_phi = y.clone(), phi.clone()
     nan_y[0, 0], nan_phi[0, 0, 0] = math.nan, math.inf
-    other = torch.float16
-    if dtype.is_complex:
-        other = torch.complex128 if dtype == torch.complex64 else torch.complex64
+    other = {torch.complex64: torch.complex128, torch.complex128: torch.complex64}.get(dtype, torch.float16)
     wrong: dict[str, tuple[str, Tensor, LinearMap | Tensor, Tensor | float]] = {
         "y of wrong length": ("y", y[:, :-1], phi, noise),
         "y of three dimensions": ("y", y[None], phi, noise),

@@ -1,0 +1,59 @@
+"""Training draws that cost little: pooled channels seen through pooled beams, paired anew for every sample."""
+
+from __future__ import annotations
+
+import torch
+
+from chanest.frontend import BeamformingMap
+from chanest.problem import ChannelProblem
+from vlista_core.draws import Split, sample_generators
+from vlista_core.problems import Batch, Problem
+
+_BEAMS = 2048
+_LEAST_CHANNELS = 128
+_MOST_ENTRIES = 2**24
+_CHANNELS_A_SECOND = 40
+
+
+class PooledDraws(Problem):
+    """A scenario whose training samples pair a channel and beams of two pools at random, with fresh noise.
+
+    The pools are draws of the training split. Generating a channel takes longer than a training step spends on it, while
+    the pairs never repeat. A batch is a function of (seed, start, count); the other splits are the scenario's own.
+    """
+
+    def __init__(self, problem: ChannelProblem, *, seed: int, seconds: float) -> None:
+        """seconds: the budget, of which a few hundredths go into the pools."""
+        self.problem = problem
+        most = min(problem.scenario.data.train, _MOST_ENTRIES // problem.signal_length)
+        size = max(_LEAST_CHANNELS, min(most, round(_CHANNELS_A_SECOND * seconds)))
+        self.channels = problem.channels(size, seed=seed, split="train")
+        self.beams = problem.sample(min(size, _BEAMS), seed=seed, split="train").phi
+
+    @property
+    def signal_length(self) -> int:
+        return self.problem.signal_length
+
+    @property
+    def measurements(self) -> int:
+        return self.problem.measurements
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.problem.dtype
+
+    def sample(
+        self, count: int, *, seed: int, split: Split = "test", start: int = 0, snr_db: float | None = None
+    ) -> Batch:
+        if split != "train":
+            return self.problem.sample(count, seed=seed, split=split, start=start, snr_db=snr_db)
+        (generator,) = sample_generators(seed, split, [start], "pooled")
+        signal = self.channels[torch.randint(len(self.channels), (count,), generator=generator)]
+        phi = self.beams.select(torch.randint(self.beams.batch or 1, (count,), generator=generator))
+        low, high = self.problem.scenario.snr_db if snr_db is None else (snr_db, snr_db)
+        noise_var = 10 ** (-(low + (high - low) * torch.rand(count, generator=generator)) / 10)
+        if not isinstance(phi, BeamformingMap):
+            raise TypeError(f"a scenario measures through a BeamformingMap, got {type(phi).__name__}")
+        arriving = phi.subcarriers * phi.frames * phi.antennas
+        noise = noise_var.sqrt()[:, None] * torch.randn(count, arriving, dtype=self.dtype, generator=generator)
+        return Batch(signal, phi.apply(signal) + phi.combine(noise), phi, noise_var)

@@ -1,0 +1,76 @@
+"""VLISTA as a channel estimator: it can say how sure it is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self, cast
+
+import torch
+from torch import Tensor
+
+from chanest.estimators.base import ChannelEstimator, Fit
+from chanest.estimators.draws import PooledDraws
+from chanest.estimators.kronecker_vlista import KroneckerVLISTA
+from chanest.estimators.learned import LAYERS, ADLISTAEstimator
+from chanest.estimators.unfolded import UnfoldedEstimator, starting_dictionary
+from vlista_core.checkpoint import register_model
+from vlista_core.estimate import Estimate
+from vlista_core.linops import LinearMap
+from vlista_core.problems import Batch
+
+if TYPE_CHECKING:
+    from chanest.problem import ChannelProblem
+
+
+@register_model
+class VLISTAEstimator(UnfoldedEstimator):
+    """VLISTA with a posterior over the factors of the Kronecker dictionary of every sample and layer."""
+
+    name = "vlista"
+    summary = "VLISTA: a posterior over each measurement's dictionary; gives a variance and samples where asked"
+    network_class = KroneckerVLISTA
+    batch_size = 48
+    learning_rate = 1e-3
+    scalar_rate = 3e-3
+
+    @classmethod
+    def build(cls, problem: ChannelProblem) -> Self:
+        return cls(problem.signal_length, KroneckerVLISTA(starting_dictionary(problem), layers=LAYERS))
+
+    def start(self, problem: ChannelProblem, draws: PooledDraws, plan: Fit) -> str:
+        """From the scenario's `a-dlista`: its weights where some fit, else one trained with half of the budget."""
+        from chanest.estimators.library import find_weights, get_estimator
+
+        network = cast(KroneckerVLISTA, self.network)
+        plain: ChannelEstimator = ADLISTAEstimator(self.signal_length, network.plain())
+        if find_weights(plain.name, problem.scenario.name) is not None:
+            found = get_estimator(plain.name, problem)
+            if found.configuration() == plain.configuration():
+                network.load_state_dict(found.get_submodule("network").state_dict(), strict=False)
+                return "weights of a-dlista"
+        half = Fit(plan.seconds / 2, plan.seed, lambda share, words: plan.report(share / 2, words))
+        plain.fit(problem, half)
+        network.load_state_dict(plain.get_submodule("network").state_dict(), strict=False)
+        return "a-dlista with half of the budget"
+
+    def training_loss(self, batch: Batch, *, generator: torch.Generator) -> Tensor:
+        """-ELBO."""
+        return self.network.training_loss(batch, generator=generator)
+
+    def estimate(
+        self,
+        y: Tensor,
+        phi: LinearMap | Tensor,
+        noise_var: Tensor | float | None = None,
+        *,
+        n_samples: int = 0,
+        seed: int = 0,
+    ) -> Estimate:
+        """With n_samples = S: mean, variance and samples of S reconstructions, each with dictionaries of its own.
+
+        A draw is a function of (seed, draw, layer). S = 0 takes the mean dictionaries and gives no variance.
+        """
+        if n_samples == 0:
+            return super().estimate(y, phi, noise_var)
+        measured = self.checked(y, phi, noise_var)
+        with torch.no_grad():
+            return cast(KroneckerVLISTA, self.network).sampled(measured, n_samples=n_samples, seed=seed)
