@@ -12,6 +12,7 @@ from dataclasses import InitVar, dataclass, field
 import torch
 from torch import Tensor
 
+from chanest.dictionaries import KroneckerMap
 from vlista_core.linalg import cholesky
 from vlista_core.linops import LinearMap
 
@@ -115,6 +116,21 @@ class BeamformingMap(LinearMap):
         else:
             norms = (power @ self.weights.abs().square().sum(3)).sqrt()
         return norms.flatten(1).repeat(1, self.subcarriers)
+
+    def column_norms_after(self, inner: LinearMap) -> Tensor | None:
+        """Of a Kronecker dictionary: ‖Φ(a_t ⊗ a_r)‖² = Σ_frames |fᵀa_t|²·‖Wᴴa_r‖², without a product of the two."""
+        if not isinstance(inner, KroneckerMap):
+            return None
+        sent = (inner.tx.mT @ self.transmit).abs().square()
+        if self.weights is None:
+            received = inner.rx.abs().square().sum(0).expand(self.batch, self.frames, -1)
+        else:
+            received = (self.weights.mH @ inner.rx).abs().square().sum(2)
+        norms = (sent @ received).sqrt().flatten(1)
+        if inner.delay is None:
+            return norms
+        lengths: Tensor = torch.linalg.vector_norm(inner.delay, dim=0)
+        return (lengths[:, None] * norms[:, None, :]).flatten(1)
 
     def gram(self) -> Tensor:
         """A Aᴴ without A: the entry of chains c of frame t and c' of t' is (f_tᵀf_t'*)·(w_tcᴴ w_t'c')."""

@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 
+import chanest
 from chanest.arrays import ula, upa
 from chanest.beams import draw_beams, draw_combiners
 from chanest.frontend import BeamformingMap
@@ -104,3 +105,13 @@ def test_bad_beams_are_refused_by_name() -> None:
         BeamformingMap(beams, torch.ones(2, 3, 2, 4, dtype=torch.complex64))
     with pytest.raises(ValueError, match="DFT codebook"):
         draw_beams("dft", ula(4), 5, bits=2, generator=_generator())
+
+
+@pytest.mark.parametrize("name", ["cdl_c_upa64x4", "hybrid_64x16", "wideband_64x4"])
+def test_column_norms_of_a_beamformed_grid_need_no_product(name: str) -> None:
+    problem = chanest.ChannelProblem(chanest.load_scenario(name))
+    product = problem.sample(2, seed=1, snr_db=10.0).phi @ problem.dictionary(oversampling=1.5)
+    norms = product.column_norms()
+    chosen = torch.randint(norms.shape[1], (1, 50), generator=torch.Generator().manual_seed(0))
+    direct = torch.linalg.vector_norm(product.columns(chosen), dim=1)
+    torch.testing.assert_close(norms[:, chosen[0]], direct, rtol=1e-4, atol=1e-6)

@@ -89,6 +89,10 @@ class LinearMap(ABC):
         """Euclidean norm of every column: [batch or 1, n]."""
         return torch.cat([torch.linalg.vector_norm(block, dim=1) for _, block in self.column_blocks()], dim=1)
 
+    def column_norms_after(self, inner: LinearMap) -> Tensor | None:
+        """Norms of the columns of A ∘ inner where the structure of both gives them cheaply: [batch or 1, atoms], else None."""
+        return None
+
     def squared_frobenius_norm(self) -> Tensor:
         """‖A‖_F², the sum of squared column norms: [batch or 1]."""
         return self.column_norms().square().sum(1)
