@@ -97,9 +97,14 @@ def _put(final: State, place: Tensor, state: State, chosen: Tensor) -> State:
 def relative_change(new: Tensor, old: Tensor) -> Tensor:
     """‖new - old‖ / ‖new‖ of each sample, 0 where nothing moved. [batch, b] -> [batch]."""
     tiny = torch.finfo(new.real.dtype).tiny
-    change: Tensor = torch.linalg.vector_norm(new - old, dim=1)
-    size: Tensor = torch.linalg.vector_norm(new, dim=1)
-    return change / size.clamp_min(tiny)
+    return _norms(new - old) / _norms(new).clamp_min(tiny)
+
+
+def _norms(x: Tensor) -> Tensor:
+    """Euclidean norms: [batch, b] -> [batch]. torch's own norm of complex numbers is several times slower than of pairs."""
+    pairs = torch.view_as_real(x.resolve_conj()).flatten(1) if x.is_complex() else x
+    norms: Tensor = torch.linalg.vector_norm(pairs, dim=1)
+    return norms
 
 
 def within_noise(residual: Tensor, noise_var: Tensor) -> Tensor:
