@@ -86,7 +86,11 @@ class ADLISTAPlus(ChannelEstimator):
         return max(1, _CHUNK_ENTRIES // (measured.phi.shape[0] * self.signal_length))
 
     def _signal(self, measured: Measurement) -> Tensor:
-        layer = self._layer(measured, self.codebook.table(self._weights(measured, len(self.gates)).exp()))
+        return self.signal_of(measured, self._weights(measured, len(self.gates)))
+
+    def signal_of(self, measured: Measurement, log_weights: Tensor) -> Tensor:
+        """The last layer: the step for the covariance that the weights [batch, codes] mean."""
+        layer = self._layer(measured, self.codebook.table(log_weights.exp()))
         return self.layout.apply(layer.blocks, measured.phi.adjoint(layer.weights))
 
     def _weights(self, measured: Measurement, gates: int) -> Tensor:

@@ -112,11 +112,18 @@ class GMM(ChannelEstimator):
         return {**facts, "validation_snr_db": list(_SNRS_DB), "validation_nmse_db": scores}
 
     def _first_labels(self, channels: Tensor, seed: int) -> Tensor:
+        """Cells of the angular amplitudes, on a grid twice as fine as the transmit array's own."""
         rx, tx = self.arrays
         shape = (len(tx.slants) * tx.columns, tx.rows, len(rx.slants) * rx.columns, rx.rows)
-        power = torch.fft.fftn(channels.reshape(-1, *shape), dim=(1, 2, 3, 4)).abs().flatten(1)
-        power = power / power.square().sum(1, keepdim=True).sqrt()
-        return k_means(power, len(self.log_prior), seed)[0]
+        sizes = (2 * shape[0], 2 * shape[1], *shape[2:])
+        amplitude = torch.cat(
+            [
+                torch.fft.fftn(part.reshape(-1, *shape), s=sizes, dim=(1, 2, 3, 4)).abs().flatten(1)
+                for part in torch.split(channels, _BLOCK)
+            ]
+        )
+        amplitude = amplitude / amplitude.square().sum(1, keepdim=True).sqrt()
+        return k_means(amplitude, len(self.log_prior), seed)[0]
 
     def _maximise(self, channels: Tensor, labels: Tensor) -> None:
         """Weights and covariances from the channels of each component; one without channels keeps the ensemble's."""

@@ -1,0 +1,114 @@
+"""What the shipped weights reach on test draws: the figures that the README and the notes stand on, at one SNR each.
+
+The draws are few so that the test is quick; estimators are compared on the same ones, which is what makes margins sharp.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+
+import chanest
+from chanest.bounds import get_bound
+from chanest.estimators.library import SHIPPED, provenance
+from chanest.problem import ChannelBatch, ChannelProblem
+from vlista_core.metrics import nmse_db
+
+DRAWS = 128
+SHIPPED_NAMES = ("dlista", "a-dlista", "a-dlista+", "vlista", "lmmse", "gmm")
+SCENARIOS = ("cdl_c_upa64x4", "cdl_mix_upa64x4", "hybrid_64x16")
+
+
+@functools.cache
+def _problem(name: str) -> ChannelProblem:
+    return ChannelProblem(chanest.load_scenario(name))
+
+
+@functools.cache
+def _batch(name: str, snr_db: float, draws: int = DRAWS) -> ChannelBatch:
+    return _problem(name).sample(draws, seed=21, snr_db=snr_db)
+
+
+@functools.cache
+def _nmse(estimator: str, name: str, snr_db: float, trained_on: str | None = None) -> float:
+    batch = _batch(name, snr_db)
+    made = chanest.get_estimator(estimator, _problem(name), trained_on=trained_on)
+    return nmse_db(made.estimate(batch.y, batch.phi, batch.noise_var).signal, batch.signal)
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize("estimator", SHIPPED_NAMES)
+def test_every_promised_file_is_there_and_says_where_it_comes_from(estimator: str, name: str) -> None:
+    path = SHIPPED / f"{name}.{estimator}.safetensors"
+    origin = provenance(path)
+    assert origin["scenario"] == name
+    assert origin["channel_hash"] == chanest.load_scenario(name).channel_hash()
+    assert origin["estimator"] == estimator
+    assert isinstance(origin["seed"], int)
+
+
+def test_all_weights_together_are_a_few_megabytes() -> None:
+    assert sum(path.stat().st_size for path in SHIPPED.glob("*.safetensors")) < 15e6
+
+
+@pytest.mark.parametrize("snr_db", [0.0, 10.0, 20.0])
+def test_a_dlista_plus_beats_the_mixture_and_comes_within_a_decibel_of_the_genie(snr_db: float) -> None:
+    name = "cdl_c_upa64x4"
+    ours, lmmse = _nmse("a-dlista+", name, snr_db), _nmse("lmmse", name, snr_db)
+    genie = get_bound("genie-angles", _problem(name)).nmse_db(_batch(name, snr_db))
+    assert ours < lmmse - 1.4
+    assert ours < genie + 1.0
+    assert ours > genie
+
+
+def test_the_mixture_beats_the_ensemble_covariance_and_a_dlista_plus_the_mixture() -> None:
+    name = "cdl_c_upa64x4"
+    gmm = _nmse("gmm", name, 10.0)
+    assert gmm < _nmse("lmmse", name, 10.0) - 1.3
+    assert _nmse("a-dlista+", name, 10.0) < gmm
+
+
+@pytest.mark.parametrize("snr_db", [0.0, 20.0])
+def test_lmmse_is_as_good_as_the_exact_covariance_of_the_ensemble(snr_db: float) -> None:
+    name = "cdl_c_upa64x4"
+    exact = get_bound("genie-ensemble", _problem(name)).nmse_db(_batch(name, snr_db))
+    assert abs(_nmse("lmmse", name, snr_db) - exact) < 0.3
+
+
+@pytest.mark.parametrize("model", ["a", "b", "c", "d", "e"])
+def test_one_network_for_the_mixture_beats_its_lmmse_on_every_model(model: str) -> None:
+    name, mixture = f"cdl_{model}_upa64x4", "cdl_mix_upa64x4"
+    assert _nmse("a-dlista+", name, 10.0, mixture) < _nmse("lmmse", name, 10.0, mixture)
+
+
+@pytest.mark.parametrize("estimator", ["lmmse", "a-dlista", "a-dlista+", "omp"])
+def test_an_unknown_noise_costs_little(estimator: str) -> None:
+    name = "cdl_c_upa64x4"
+    batch = _batch(name, 10.0)
+    made = chanest.get_estimator(estimator, _problem(name))
+    unknown = nmse_db(made.estimate(batch.y, batch.phi).signal, batch.signal)
+    assert unknown < _nmse(estimator, name, 10.0) + 0.5
+
+
+def test_weights_of_other_channels_are_refused_in_one_sentence() -> None:
+    other = _problem("cdl_a_upa64x4")
+    with pytest.raises(ValueError, match="not of cdl_a_upa64x4"):
+        chanest.get_estimator("lmmse", other, weights=SHIPPED / "cdl_c_upa64x4.lmmse.safetensors")
+    with pytest.raises(ValueError, match="channels of 256 entries; hybrid_64x16 has 1024"):
+        chanest.get_estimator(
+            "lmmse", _problem("hybrid_64x16"), weights=SHIPPED / "cdl_c_upa64x4.lmmse.safetensors", trained_on="any"
+        )
+    with pytest.raises(ValueError, match="chanest train large_256x16 -e a-dlista"):
+        chanest.get_estimator("a-dlista", _problem("large_256x16"))
+    with pytest.raises(ValueError, match="known are ls, lmmse"):
+        chanest.get_estimator("a-dlista++", other)
+    batch = _batch("hybrid_64x16", 10.0, 2)
+    with pytest.raises(ValueError, match="phi must have 256 columns"):
+        made = chanest.get_estimator("a-dlista+", _problem("cdl_c_upa64x4"))
+        made.estimate(batch.y, batch.phi, batch.noise_var)
+    with pytest.raises(ValueError, match="y must be finite"):
+        made.estimate(
+            torch.full((1, 96), torch.nan, dtype=torch.complex64), torch.zeros(96, 256, dtype=torch.complex64)
+        )
