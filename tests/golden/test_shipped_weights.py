@@ -105,8 +105,8 @@ def test_weights_of_other_channels_are_refused_in_one_sentence() -> None:
     with pytest.raises(ValueError, match="known are ls, lmmse"):
         chanest.get_estimator("a-dlista++", other)
     batch = _batch("hybrid_64x16", 10.0, 2)
+    made = chanest.get_estimator("a-dlista+", _problem("cdl_c_upa64x4"))
     with pytest.raises(ValueError, match="phi must have 256 columns"):
-        made = chanest.get_estimator("a-dlista+", _problem("cdl_c_upa64x4"))
         made.estimate(batch.y, batch.phi, batch.noise_var)
     with pytest.raises(ValueError, match="y must be finite"):
         made.estimate(
