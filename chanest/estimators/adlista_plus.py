@@ -19,7 +19,7 @@ from chanest.estimators.base import ChannelEstimator, Fit, array_configuration, 
 from chanest.estimators.codebook import CovarianceCodebook
 from chanest.estimators.gate import ScoreGate, fit_gates, gate_features
 from chanest.estimators.linear import with_noise
-from chanest.estimators.toeplitz import LagTable, pulled_back, seen_covariance
+from chanest.estimators.toeplitz import LagTable, View
 from vlista_core.checkpoint import register_model
 from vlista_core.estimate import Estimate, Measurement
 from vlista_core.linalg import cholesky
@@ -34,11 +34,11 @@ _CHUNK_ENTRIES = 2**22
 
 
 class _Layer(NamedTuple):
-    """A covariance at work on a measurement: R's blocks, the Cholesky factor of C = ΦRΦᴴ + σ²I, and C⁻¹y."""
+    """A covariance at work on a measurement: R's spectrum, the Cholesky factor of C = ΦRΦᴴ + σ²I, and u = C⁻¹y."""
 
-    blocks: Tensor
+    spectrum: Tensor
     factor: Tensor
-    weights: Tensor
+    whitened: Tensor
 
 
 @register_model
@@ -86,41 +86,37 @@ class ADLISTAPlus(ChannelEstimator):
         return max(1, _CHUNK_ENTRIES // (measured.phi.shape[0] * self.signal_length))
 
     def _signal(self, measured: Measurement) -> Tensor:
-        return self.signal_of(measured, self._weights(measured, len(self.gates)))
+        view = View(self.layout, measured.phi)
+        weights = self._weights(measured, view, len(self.gates))
+        layer = self._layer(measured, view, self.codebook.table(weights.exp()))
+        return self.layout.apply(layer.spectrum, measured.phi.adjoint(layer.whitened))
 
-    def signal_of(self, measured: Measurement, log_weights: Tensor) -> Tensor:
-        """The last layer: the step for the covariance that the weights [batch, codes] mean."""
-        layer = self._layer(measured, self.codebook.table(log_weights.exp()))
-        return self.layout.apply(layer.blocks, measured.phi.adjoint(layer.weights))
-
-    def _weights(self, measured: Measurement, gates: int) -> Tensor:
+    def _weights(self, measured: Measurement, view: View, gates: int) -> Tensor:
         """Logarithms of the members' weights after the first gates: [batch, codes]."""
         weights = self.codebook.prior.log().expand(len(measured.y), -1)
         for t, gate in enumerate(list(self.gates)[:gates]):
-            weights = gate(self._features(measured, weights, first=t == 0))
+            weights = gate(self._features(measured, view, weights, first=t == 0))
         return weights
 
     def seen_by(self, measured: Measurement, gate: int) -> Tensor:
         """What a gate gets to see after those before it: [batch, features]."""
-        return self._features(measured, self._weights(measured, gate), first=gate == 0)
+        view = View(self.layout, measured.phi)
+        return self._features(measured, view, self._weights(measured, view, gate), first=gate == 0)
 
-    def _features(self, measured: Measurement, weights: Tensor, *, first: bool) -> Tensor:
+    def _features(self, measured: Measurement, view: View, weights: Tensor, *, first: bool) -> Tensor:
         """Scores of the members: how the likelihood of y would rise with their weights, ∂ log p(y)/∂w_k = tr(R_k Q).
 
         Q = Φᴴ(uuᴴ - C⁻¹)Φ with u = C⁻¹y and C = ΦRΦᴴ + σ²I for the current R.
         """
-        table = self.codebook.ensemble() if first else self.codebook.table(weights.exp())
-        layer = self._layer(measured, table)
-        outer = layer.weights[:, :, None] * layer.weights[:, None, :].conj()
-        matrix = outer - torch.cholesky_inverse(layer.factor)
-        scores = self.codebook.scores(pulled_back(self.layout, matrix, measured.phi))
+        layer = self._layer(measured, view, self.codebook.ensemble() if first else self.codebook.table(weights.exp()))
+        outer = layer.whitened[:, :, None] * layer.whitened[:, None, :].conj()
+        scores = self.codebook.scores(view.pulled_back(outer - torch.cholesky_inverse(layer.factor)))
         return gate_features(weights, scores, measured.noise_var, measured.y.abs().square().mean(1))
 
-    def _layer(self, measured: Measurement, table: Tensor) -> _Layer:
-        blocks = self.layout.blocks(table)
-        covariance = seen_covariance(self.layout, table, blocks, measured.phi)
-        factor = cholesky(with_noise(covariance, measured.noise_var))
-        return _Layer(blocks, factor, torch.cholesky_solve(measured.y[..., None], factor)[..., 0])
+    def _layer(self, measured: Measurement, view: View, table: Tensor) -> _Layer:
+        spectrum = self.layout.spectrum(table)
+        factor = cholesky(with_noise(view.seen(table, spectrum), measured.noise_var))
+        return _Layer(spectrum, factor, torch.cholesky_solve(measured.y[..., None], factor)[..., 0])
 
     def configuration(self) -> dict[str, Json]:
         arrays: dict[str, Json] = {

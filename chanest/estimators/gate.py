@@ -26,7 +26,6 @@ _DROP = (0.1, 0.2, 0.0)
 _BATCH, _BLOCK = 256, 500
 _RATE, _DECAY = 1e-3, 1e-2
 _SMOOTHING = 0.05
-_REFINE_FROM, _REFINE_BATCH, _REFINE_RATE = 0.8, 256, 2e-4
 _LARGEST_CODEBOOK_SET = 20_000
 _SNRS_DB = (0.0, 10.0, 20.0)
 
@@ -78,7 +77,7 @@ def fit_gates(estimator: ADLISTAPlus, problem: ChannelProblem, plan: Fit) -> dic
     The covariance of a training sample given its clusters is known from its rays. A gate learns the posterior over the
     members that are near it, by cross-entropy; no gradient passes through a solve.
     """
-    clock = Clock(plan)
+    clock = _Clock(plan)
     samples = max(_BLOCK, min(_LARGEST_CODEBOOK_SET, int(20 * plan.seconds)))
     estimator.codebook.fit(
         problem, samples, seed=plan.seed, report=lambda share, words: plan.report(0.1 * share, words)
@@ -87,13 +86,12 @@ def fit_gates(estimator: ADLISTAPlus, problem: ChannelProblem, plan: Fit) -> dic
     facts: dict[str, Json] = {"codebook_samples": samples}
     rounds = len(estimator.gates)
     for t, gate in enumerate(estimator.gates):
-        begin, end = clock.share(), 0.1 + (_REFINE_FROM - 0.1) * (t + 1) / rounds
+        begin, end = clock.share(), 0.1 + 0.9 * (t + 1) / rounds
         seen, near = _collect(estimator, problem, t, start, clock, begin + 0.6 * (end - begin))
         start += len(seen)
         assert isinstance(gate, ScoreGate)
         facts[f"gate_{t + 1}_samples"] = len(seen)
         facts[f"gate_{t + 1}_steps"] = _train(gate, seen, near, clock, end)
-    facts["refining_steps"] = refine(estimator, problem, clock, start)
     scores: list[Json] = []
     for snr in _SNRS_DB:
         batch = problem.sample(300, seed=plan.seed, split="validation", snr_db=snr)
@@ -101,7 +99,7 @@ def fit_gates(estimator: ADLISTAPlus, problem: ChannelProblem, plan: Fit) -> dic
     return {**facts, "validation_snr_db": list(_SNRS_DB), "validation_nmse_db": scores}
 
 
-class Clock:
+class _Clock:
     """The share of the budget that is gone."""
 
     def __init__(self, plan: Fit) -> None:
@@ -113,7 +111,7 @@ class Clock:
 
 @torch.no_grad()
 def _collect(
-    estimator: ADLISTAPlus, problem: ChannelProblem, rounds: int, start: int, clock: Clock, until: float
+    estimator: ADLISTAPlus, problem: ChannelProblem, rounds: int, start: int, clock: _Clock, until: float
 ) -> tuple[Tensor, Tensor]:
     """What gate `rounds` sees of fresh draws, and how close each member is to their true covariances, in half precision."""
     seen: list[Tensor] = []
@@ -129,7 +127,7 @@ def _collect(
     return torch.cat(seen), torch.cat(near)
 
 
-def _train(gate: ScoreGate, seen: Tensor, near: Tensor, clock: Clock, until: float) -> int:
+def _train(gate: ScoreGate, seen: Tensor, near: Tensor, clock: _Clock, until: float) -> int:
     """AdamW with a cosine rate over the time that is left; returns the number of steps."""
     generator = torch.Generator().manual_seed(clock.plan.seed)
     gate.standardise(seen[:10_000].float())
@@ -148,62 +146,6 @@ def _train(gate: ScoreGate, seen: Tensor, near: Tensor, clock: Clock, until: flo
         if steps % 50 == 0:
             clock.plan.report(clock.share(), f"gate, cross-entropy {float(loss):.2f}")
     return steps
-
-
-def refine(estimator: ADLISTAPlus, problem: ChannelProblem, clock: Clock, start: int) -> int:
-    """Train the last gate on the error of the estimate itself, through the last solve; returns the number of steps.
-
-    An error counts relative to what is usual at its SNR, so that every SNR matters alike.
-    """
-    gate, rounds = estimator.gates[-1], len(estimator.gates) - 1
-    generator = torch.Generator().manual_seed(clock.plan.seed)
-    optimizer = torch.optim.AdamW(gate.parameters(), _REFINE_RATE, weight_decay=_DECAY)
-    begin, steps, usual = clock.share(), 0, _UsualError()
-    index = torch.arange(_REFINE_BATCH)
-    while steps < 2 or clock.share() < 1.0:
-        done = min(1.0, (clock.share() - begin) / max(1.0 - begin, 1e-9))
-        optimizer.param_groups[0]["lr"] = _REFINE_RATE * (0.5 + 0.5 * math.cos(math.pi * done))
-        first = start + _REFINE_BATCH * steps
-        batch = problem.sample(_REFINE_BATCH, seed=clock.plan.seed, split="train", start=first)
-        measured = Measurement(batch.y, batch.phi, batch.noise_var)
-        loss = torch.zeros(())
-        optimizer.zero_grad()
-        for some in torch.split(index, estimator.chunk(measured)):
-            part = measured.select(some)
-            with torch.no_grad():
-                seen = estimator.seen_by(part, rounds)
-            signal = estimator.signal_of(part, gate(seen, generator))
-            error = (signal - batch.signal[some]).abs().square().sum(1)
-            share = (error / usual.of(part.noise_var)).sum() / _REFINE_BATCH
-            torch.autograd.backward(share)
-            usual.learn(part.noise_var, error.detach())
-            loss = loss + share.detach()
-        nn.utils.clip_grad_norm_(gate.parameters(), 1.0)
-        optimizer.step()
-        steps += 1
-        clock.plan.report(clock.share(), f"refining, relative error {float(loss):.3f}")
-    return steps
-
-
-class _UsualError:
-    """The running mean of the error in each decade of the noise."""
-
-    def __init__(self) -> None:
-        self.mean: dict[int, float] = {}
-
-    def of(self, noise_var: Tensor) -> Tensor:
-        """What is usual at these noise levels: [batch] -> [batch]."""
-        known = self.mean or {0: 1.0}
-        nearest = [min(known, key=lambda known_bin: abs(known_bin - wanted)) for wanted in self._bins(noise_var)]
-        return torch.tensor([known[place] for place in nearest])
-
-    def learn(self, noise_var: Tensor, error: Tensor) -> None:
-        for place, value in zip(self._bins(noise_var), error.tolist(), strict=True):
-            self.mean[place] = self.mean.get(place, value) + 0.05 * (value - self.mean.get(place, value))
-
-    @staticmethod
-    def _bins(noise_var: Tensor) -> list[int]:
-        return [round(value) for value in (2 * noise_var.log10()).tolist()]
 
 
 def _dropped(values: Tensor, share: float, generator: torch.Generator | None) -> Tensor:

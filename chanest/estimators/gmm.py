@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from typing import TYPE_CHECKING, Literal, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 import torch
 from torch import Tensor
@@ -71,8 +71,9 @@ class GMM(ChannelEstimator):
 
     def _signal(self, measured: Measurement) -> Tensor:
         gradients, evidence = [], []
+        view: Any = self.components.view(measured.phi)
         for k, log_prior in enumerate(self.log_prior):
-            factor = cholesky(with_noise(self.components.seen(k, measured.phi), measured.noise_var))
+            factor = cholesky(with_noise(self.components.seen(k, view), measured.noise_var))
             weights = torch.cholesky_solve(measured.y[..., None], factor)[..., 0]
             fit = (measured.y.conj() * weights).sum(1).real
             log_volume = 2 * factor.diagonal(dim1=1, dim2=2).real.log().sum(1)

@@ -132,7 +132,7 @@ class LMMSE(ChannelEstimator):
     def _signal(self, measured: Measurement) -> Tensor:
         phi = measured.phi
         if self.toeplitz is not None:
-            weights = whitened(self.toeplitz.seen(0, phi), measured)
+            weights = whitened(self.toeplitz.seen(0, self.toeplitz.view(phi)), measured)
             return self.toeplitz.times(0, phi.adjoint(weights))
         factor = self.factor.to(measured.y.dtype)
         seen = phi.apply_block(factor[None])

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from chanest.arrays import Array
-from chanest.estimators.toeplitz import LagTable, seen_covariance
+from chanest.estimators.toeplitz import LagTable, View
 from chanest.frontend import BeamformingMap
 from vlista_core.linalg import cholesky
 from vlista_core.linops import LinearMap
@@ -26,14 +26,18 @@ class ToeplitzComponents(nn.Module):
         self.tables: Tensor
         self.register_buffer("tables", torch.zeros(size, *self.layout.shape, dtype=torch.complex64))
 
-    def seen(self, k: int, phi: LinearMap) -> Tensor:
+    def view(self, phi: LinearMap) -> View:
+        """Φ, prepared for `seen`."""
+        return View(self.layout, phi)
+
+    def seen(self, k: int, view: View) -> Tensor:
         """ΦR_kΦᴴ: [batch, m, m], or [1, m, m] for a Φ that all samples share."""
         table = self.tables[k : k + 1]
-        return seen_covariance(self.layout, table, self.layout.blocks(table), phi)
+        return view.seen(table, self.layout.spectrum(table))
 
     def times(self, k: int, h: Tensor) -> Tensor:
         """R_k h: [batch, n] -> [batch, n]."""
-        return self.layout.apply(self.layout.blocks(self.tables[k : k + 1]), h)
+        return h @ self.matrix(k).mT
 
     def matrix(self, k: int) -> Tensor:
         """R_k itself: [n, n]."""
@@ -73,6 +77,10 @@ class KroneckerComponents(nn.Module):
         self.receive: Tensor
         self.register_buffer("transmit", torch.eye(tx.ports, dtype=torch.complex64).repeat(size, 1, 1))
         self.register_buffer("receive", torch.eye(rx.ports, dtype=torch.complex64).repeat(size, 1, 1))
+
+    def view(self, phi: LinearMap) -> LinearMap:
+        """Φ: there is nothing to prepare."""
+        return phi
 
     def seen(self, k: int, phi: LinearMap) -> Tensor:
         """ΦR_kΦᴴ: [batch, m, m], or [1, m, m] for a Φ that all samples share."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import cached_property
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from chanest.arrays import Array
 from chanest.channels.rays import Rays
@@ -60,34 +60,39 @@ class LagTable:
         counts = torch.bincount(self.pairs.flatten(), minlength=2 * len(self.receive_lags)).reshape(2, -1).sum(0)
         return counts[:, None].float() * across.flatten()[None, :]
 
-    def blocks(self, table: Tensor) -> Tensor:
-        """T_l with the columns in reverse order (then no index runs backwards): [batch, receive lags · N_t, N_t]."""
-        columns, rows = self.tx.columns, self.tx.rows
-        grid = table.reshape(*table.shape[:2], 2 * columns - 1, 2 * rows - 1).contiguous()
-        batch, lag, across, down = grid.stride()
-        view = grid.as_strided(
-            (*grid.shape[:2], columns, rows, columns, rows), (batch, lag, across, down, across, down)
-        )
-        return view.reshape(len(table), -1, self.tx.elements)
+    @cached_property
+    def lag_of(self) -> Tensor:
+        """Which transmit lag a pair of elements has: [N_t, N_t]."""
+        column, row = (torch.arange(self.tx.elements) // self.tx.rows, torch.arange(self.tx.elements) % self.tx.rows)
+        across = column[:, None] - column + self.tx.columns - 1
+        return across * (2 * self.tx.rows - 1) + row[:, None] - row + self.tx.rows - 1
 
-    def apply(self, blocks: Tensor, h: Tensor) -> Tensor:
-        """R h from `blocks`. h: [batch, N_t·N_r] -> [batch, N_t·N_r]."""
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Points of the Fourier transform over transmit lags: one for each, so that nothing wraps around."""
+        return 2 * self.tx.columns - 1, 2 * self.tx.rows - 1
+
+    def spectrum(self, table: Tensor) -> Tensor:
+        """The Fourier transform of a table over its transmit lags: [batch, receive lags, points]."""
+        lags = table.reshape(*table.shape[:2], *self.grid)
+        spectrum: Tensor = torch.fft.fft2(torch.fft.ifftshift(lags, dim=(2, 3)))
+        return spectrum.flatten(2)
+
+    def apply(self, spectrum: Tensor, h: Tensor) -> Tensor:
+        """R h from the spectrum of R's table. h: [batch, N_t·N_r] -> [batch, N_t·N_r]."""
         batch, elements = len(h), self.rx.elements
-        grid = h.reshape(batch, self.tx.elements, elements)
-        both = torch.cat([grid.flip(1), grid.conj()], 2)  # The second half serves T_lᴴ, by Tᵀ = JTJ.
-        product = blocks.expand(batch, -1, -1) @ both
-        product = product.reshape(batch, -1, self.tx.elements, 2, elements)
-        shifted = torch.cat([product[:, :, :, 0], product[:, :, :, 1].flip(2).conj()], 1)
-        receive = torch.arange(elements, device=h.device)
-        chosen = shifted.permute(1, 3, 0, 2)[self.pairs.to(h.device), receive]
-        return chosen.sum(1).permute(1, 2, 0).reshape(batch, -1)
+        grid = h.reshape(batch, self.tx.columns, self.tx.rows, elements)
+        angles = torch.fft.fftn(grid, s=self.grid, dim=(1, 2)).reshape(batch, -1, elements)
+        both = torch.cat([spectrum, spectrum.conj()], 1).mT[:, :, self.pairs.to(h.device)]
+        turned = (both @ angles[..., None]).reshape(batch, *self.grid, elements)
+        back: Tensor = torch.fft.ifftn(turned, dim=(1, 2))
+        return back[:, : self.tx.columns, : self.tx.rows].reshape(batch, -1)
 
     def matrix(self, table: Tensor) -> Tensor:
         """R itself: [batch, n, n]."""
-        size = self.tx.elements
-        blocks = self.blocks(table).reshape(len(table), -1, size, size).flip(3)
+        blocks = table[:, :, self.lag_of.to(table.device)]
         both = torch.cat([blocks, blocks.mH], 1)[:, self.pairs.to(table.device)]
-        return both.permute(0, 3, 1, 4, 2).reshape(len(table), size * self.rx.elements, -1)
+        return both.permute(0, 3, 1, 4, 2).reshape(len(table), self.tx.elements * self.rx.elements, -1)
 
     def of_channels(self, h: Tensor, weights: Tensor) -> Tensor:
         """Σ_b weight_b·h_b h_bᴴ averaged along its diagonals. h: [batch, n], weights: [batch, tables] -> tables."""
@@ -99,17 +104,23 @@ class LagTable:
         columns = torch.arange(1 - self.tx.columns, self.tx.columns)
         rows = torch.arange(1 - self.tx.rows, self.tx.rows)
         receive = [lags[:, :, :, column, row][:, columns][:, :, rows] for column, row in self.receive_lags]
-        once = self.multiplicity.clone()
-        once[1:] /= 2.0
-        return torch.stack(receive, 1).flatten(2) / once
+        return torch.stack(receive, 1).flatten(2) / self._entries
 
-    def of_matrix(self, matrix: Tensor) -> Tensor:
-        """The table nearest to Hermitian matrices [batch, n, n]: averages along their diagonals."""
+    def of_matrix(self, matrix: Tensor, *, mean: bool = True) -> Tensor:
+        """Averages (or sums) of Hermitian matrices [batch, n, n] over the entries of each lag: the nearest table."""
         elements, receive = self.tx.elements, self.rx.elements
         pairs = matrix.reshape(len(matrix), elements, receive, elements, receive).transpose(3, 4)
-        once = self.multiplicity.to(matrix.device).clone()
+        blocks = _at_lags(self, pairs).flatten(2)
+        sums = blocks.new_zeros(len(matrix), *self.shape)
+        sums.index_add_(2, self.lag_of.flatten().to(matrix.device), blocks)
+        return sums / self._entries.to(matrix.device) if mean else sums
+
+    @cached_property
+    def _entries(self) -> Tensor:
+        """How many entries of R a lag stands for, without the mirrored ones."""
+        once = self.multiplicity.clone()
         once[1:] /= 2.0
-        return _fold(self, _at_lags(self, pairs)) / once
+        return once
 
     def of_rays(self, source: ChannelSource, rays: Rays) -> Tensor:
         """The covariance of each sample given its clusters: Σ_c P_c R_tx,c ⊗ R_rx,c. -> [batch, receive, transmit lags].
@@ -141,22 +152,55 @@ class LagTable:
         return (receive * total[:, :, None]).mT @ transmit
 
 
-def seen_covariance(layout: LagTable, table: Tensor, blocks: Tensor, phi: LinearMap) -> Tensor:
-    """ΦRΦᴴ: [batch, m, m]. A beamformer is used frame by frame, R is not formed; any other map is applied to R."""
-    if not isinstance(phi, BeamformingMap) or phi.subcarriers > 1:
-        once = phi.apply_block(layout.matrix(table))
-        return phi.apply_block(once.mH.contiguous())
-    beams = phi.transmit
-    batch, elements, frames = beams.shape
-    right = blocks.expand(batch, -1, -1) @ beams.flip(1).conj()
-    right = right.reshape(batch, -1, elements, frames)
-    between = beams.mT[:, None] @ right
-    both = torch.cat([between, between.mH], 1)
-    by_frame = both.transpose(1, 2).contiguous()
-    pairs = by_frame[:, :, layout.pairs.to(beams.device)]
-    if phi.weights is None:
-        return pairs.transpose(3, 4).reshape(batch, frames * layout.rx.elements, -1)
-    return _combined(phi.weights, pairs)
+class View:
+    """What a front end sees of covariances, and what a matrix of measurements says of their lags; Φ is prepared once.
+
+    A beamformer is used frame by frame, through the angular spectra of its beams, and R is not formed. To any other map R is
+    given column by column.
+    """
+
+    def __init__(self, layout: LagTable, phi: LinearMap) -> None:
+        self.layout, self.phi = layout, phi
+        self.beams: BeamformingMap | None = None
+        if isinstance(phi, BeamformingMap) and phi.subcarriers == 1:
+            self.beams = phi
+            tx = layout.tx
+            grid = phi.transmit.mT.reshape(len(phi.transmit), -1, tx.columns, tx.rows)
+            points = layout.grid[0] * layout.grid[1]
+            self.spectra = torch.fft.ifft2(grid, s=layout.grid).flatten(2) * points
+            """Σ_i f_t[i] exp(jω·i) at the points ω of the layout's grid: [batch, T, points]."""
+
+    def seen(self, table: Tensor, spectrum: Tensor) -> Tensor:
+        """ΦRΦᴴ of a table and its spectrum: [batch, m, m], or [1, m, m] for a Φ and a table that all samples share."""
+        if self.beams is None:
+            once = self.phi.apply_block(self.layout.matrix(table))
+            return self.phi.apply_block(once.mH.contiguous())
+        weighted = self.spectra[:, None] * (spectrum / spectrum.shape[2])[:, :, None]
+        between = weighted @ self.spectra.mH[:, None]
+        both = torch.cat([between, between.mH], 1).transpose(1, 2).contiguous()
+        pairs = both[:, :, self.layout.pairs.to(both.device)]
+        if self.beams.weights is None:
+            return pairs.transpose(3, 4).reshape(len(pairs), pairs.shape[1] * pairs.shape[2], -1)
+        return _combined(self.beams.weights, pairs)
+
+    def pulled_back(self, matrix: Tensor) -> Tensor:
+        """The sums of Q = ΦᴴMΦ over the entries of each lag, so that tr(RQ) = Re Σ R's table · conj(sums) · weight.
+
+        matrix: M, Hermitian, [batch, m, m] -> [batch, receive lags, transmit lags]. The weight is 2 but for receive lag 0.
+        """
+        layout, batch, receive = self.layout, len(matrix), self.layout.rx.elements
+        if self.beams is None:
+            identity = torch.eye(self.phi.shape[1], dtype=matrix.dtype, device=matrix.device)
+            whole = self.phi.apply_block(identity[None])
+            return layout.of_matrix(whole.mH @ matrix @ whole, mean=False)
+        if self.beams.weights is None:
+            frames = self.spectra.shape[1]
+            pairs = matrix.reshape(batch, frames, receive, frames, receive).transpose(3, 4)
+        else:
+            pairs = _spread(self.beams.weights, matrix)
+        power = (self.spectra.conj()[:, None] * (_at_lags(layout, pairs) @ self.spectra[:, None])).sum(2)
+        lags: Tensor = torch.fft.fftshift(torch.fft.ifft2(power.reshape(*power.shape[:2], *layout.grid)), dim=(2, 3))
+        return lags.flatten(2)
 
 
 def _combined(weights: Tensor, pairs: Tensor) -> Tensor:
@@ -176,43 +220,9 @@ def _spread(weights: Tensor, matrix: Tensor) -> Tensor:
     return spread.reshape(batch, frames, elements, elements, frames)
 
 
-def pulled_back(layout: LagTable, matrix: Tensor, phi: LinearMap) -> Tensor:
-    """The sums of Q = ΦᴴMΦ over the entries of each lag, so that tr(RQ) = Re Σ R's table · conj(sums) · weight.
-
-    matrix: M, Hermitian, [batch, m, m] -> [batch, receive lags, transmit lags]. The weight is 2 but for receive lag zero.
-    """
-    elements, receive = layout.tx.elements, layout.rx.elements
-    if not isinstance(phi, BeamformingMap) or phi.subcarriers > 1:
-        identity = torch.eye(phi.shape[1], dtype=phi.dtype, device=phi.device)
-        whole = phi.apply_block(identity[None])
-        between = (whole.mH @ matrix @ whole).reshape(len(matrix), elements, receive, elements, receive)
-        return _fold(layout, _at_lags(layout, between.transpose(3, 4)))
-    if phi.weights is None:
-        pairs = matrix.reshape(len(matrix), phi.frames, receive, phi.frames, receive).transpose(3, 4)
-    else:
-        pairs = _spread(phi.weights, matrix)
-    beams = phi.transmit[:, None]
-    return _fold(layout, beams.conj() @ _at_lags(layout, pairs) @ beams.mT)
-
-
 def _at_lags(layout: LagTable, pairs: Tensor) -> Tensor:
     """Sums over the pairs of receive elements at each lag. [batch, T, N_r, N_r, T'] -> [batch, receive lags, T, T']."""
     return torch.stack([pairs[:, :, layout.pairs == lag].sum(2) for lag in range(len(layout.receive_lags))], 1)
-
-
-def _fold(layout: LagTable, matrices: Tensor) -> Tensor:
-    """Sums over the pairs of transmit elements at each lag. [batch, lags, N_t, N_t] -> [batch, lags, transmit lags]."""
-    columns, rows = layout.tx.columns, layout.tx.rows
-    grid = matrices.reshape(*matrices.shape[:2], columns, rows, columns, rows).flip(4, 5)
-    by_rows = _skewed_sum(grid.permute(0, 1, 2, 4, 3, 5))
-    return _skewed_sum(by_rows.movedim(4, 2)).mT.flatten(2)
-
-
-def _skewed_sum(matrix: Tensor) -> Tensor:
-    """Σ over i + j = k. [..., size, size] -> [..., 2·size - 1]: row i is moved right by i, then rows are added up."""
-    size = matrix.shape[-1]
-    padded = nn.functional.pad(matrix, (0, size)).flatten(-2)[..., : size * (2 * size - 1)]
-    return padded.reshape(*matrix.shape[:-2], size, 2 * size - 1).sum(-2)
 
 
 def _mean_lags(steering: Tensor, array: Array, clusters: int) -> Tensor:

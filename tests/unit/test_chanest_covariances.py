@@ -13,7 +13,7 @@ from chanest.estimators.adlista_plus import ADLISTAPlus
 from chanest.estimators.codebook import FLOOR, CovarianceCodebook
 from chanest.estimators.gmm import GMM
 from chanest.estimators.linear import whitened
-from chanest.estimators.toeplitz import LagTable, pulled_back, seen_covariance
+from chanest.estimators.toeplitz import LagTable, View
 from chanest.problem import ChannelBatch, ChannelProblem
 from chanest.scenario import Scenario
 from vlista_core.estimate import Measurement
@@ -82,14 +82,14 @@ def test_what_the_front_end_sees_is_exact_without_forming_the_covariance(chains:
     layout, table, batch = _setting(chains)
     dense = batch.phi.materialize()
     whole = layout.matrix(table)
-    blocks = layout.blocks(table)
+    spectrum = layout.spectrum(table)
     maps: tuple[LinearMap, ...] = (batch.phi, DenseMap(dense))
     for phi in maps:
         torch.testing.assert_close(
-            seen_covariance(layout, table, blocks, phi), dense @ whole @ dense.mH, rtol=1e-4, atol=1e-4
+            View(layout, phi).seen(table, spectrum), dense @ whole @ dense.mH, rtol=1e-4, atol=1e-4
         )
     torch.testing.assert_close(
-        layout.apply(blocks, batch.signal), (whole @ batch.signal[..., None])[..., 0], rtol=1e-4, atol=1e-4
+        layout.apply(spectrum, batch.signal), (whole @ batch.signal[..., None])[..., 0], rtol=1e-4, atol=1e-4
     )
 
 
@@ -105,7 +105,7 @@ def test_pulling_back_is_the_adjoint_of_seeing(chains: int) -> None:
     weight[0] = 1.0
     maps: tuple[LinearMap, ...] = (batch.phi, DenseMap(dense))
     for phi in maps:
-        sums = pulled_back(layout, matrix, phi)
+        sums = View(layout, phi).pulled_back(matrix)
         torch.testing.assert_close((table * sums.conj() * weight).sum(dim=(1, 2)).real, expected, rtol=1e-4, atol=1e-3)
 
 
@@ -125,7 +125,7 @@ def test_members_and_their_mixtures_are_covariances_and_scores_are_traces() -> N
         assert float(torch.linalg.eigvalsh(book.layout.matrix(table)).min()) > 1e-3
     layout, _, batch = _setting()
     matrix = batch.y[:, :, None] * batch.y[:, None, :].conj()
-    scores = book.scores(pulled_back(layout, matrix, batch.phi))
+    scores = book.scores(View(layout, batch.phi).pulled_back(matrix))
     seen = batch.phi.adjoint(batch.y)
     traces = torch.einsum("bi,kij,bj->bk", seen.conj(), layout.matrix(book.table(weights)), seen).real
     torch.testing.assert_close(scores, traces - FLOOR * seen.abs().square().sum(1)[:, None], rtol=1e-3, atol=1e-3)
