@@ -13,6 +13,8 @@ from vlista_core.linops import LinearMap
 
 _FLOOR = 2e-3
 """Least eigenvalue that a component may have: E|h|² is one."""
+_ASSUMED_NOISE = 0.03
+"""Of channels when they are given to components. Without it the faintest directions decide, and a few components take all."""
 _PROJECTIONS = 3
 _FLIPS = 2
 
@@ -61,8 +63,9 @@ class ToeplitzComponents(nn.Module):
         self.tables[k] = table[0]
 
     def log_density(self, k: int, channels: Tensor) -> Tensor:
-        """log CN(h; 0, R_k) up to a constant: [count, n] -> [count]."""
-        factor = cholesky(self.matrix(k))
+        """log CN(h; 0, R_k + noise) up to a constant: [count, n] -> [count]."""
+        matrix = self.matrix(k)
+        factor = cholesky(matrix + _ASSUMED_NOISE * torch.eye(len(matrix), dtype=matrix.dtype))
         white = torch.linalg.solve_triangular(factor, channels.mT, upper=False)
         distance: Tensor = white.abs().square().sum(0)
         return -distance - 2 * factor.diagonal().real.log().sum()
@@ -116,9 +119,9 @@ class KroneckerComponents(nn.Module):
         self.transmit[k], self.receive[k] = transmit, receive
 
     def log_density(self, k: int, channels: Tensor) -> Tensor:
-        """log CN(h; 0, R_k) up to a constant: [count, n] -> [count]."""
+        """log CN(h; 0, R_k) up to a constant, the noise put on both factors: [count, n] -> [count]."""
         grid = channels.reshape(len(channels), self.transmit.shape[1], -1)
-        left, right = cholesky(self.transmit[k]), cholesky(self.receive[k])
+        left, right = (cholesky(_floored(matrix, _ASSUMED_NOISE)) for matrix in (self.transmit[k], self.receive[k]))
         white: Tensor = torch.linalg.solve_triangular(left, grid, upper=False)
         white = torch.linalg.solve_triangular(right, white.mT, upper=False)
         volumes = [2 * factor.diagonal().real.log().sum() for factor in (left, right)]
@@ -126,7 +129,7 @@ class KroneckerComponents(nn.Module):
         return -distance - grid.shape[2] * volumes[0] - grid.shape[1] * volumes[1]
 
 
-def _floored(covariance: Tensor) -> Tensor:
-    """With a small multiple of its mean diagonal on the diagonal."""
-    level = _FLOOR * covariance.diagonal().real.mean()
+def _floored(covariance: Tensor, share: float = _FLOOR) -> Tensor:
+    """With a share of its mean diagonal added to the diagonal."""
+    level = share * covariance.diagonal().real.mean()
     return covariance + level * torch.eye(len(covariance), dtype=covariance.dtype)
