@@ -84,6 +84,10 @@ def test_steps_of_training_lower_the_validation_figure(name: str, problem: chane
     assert history[-1].validation < history[0].validation - 0.05
 
 
+def test_a_budget_that_is_over_before_it_begins_still_gives_an_estimator(problem: chanest.ChannelProblem) -> None:
+    assert estimator_class("dlista").build(problem).fit(problem, Fit(seconds=1e-9))["steps"] == 1
+
+
 def test_fit_says_how_far_it_is_and_what_it_did(problem: chanest.ChannelProblem) -> None:
     told: list[float] = []
     facts = estimator_class("dlista").build(problem).fit(problem, Fit(0.3, report=lambda share, _: told.append(share)))
