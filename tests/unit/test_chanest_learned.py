@@ -132,6 +132,12 @@ def test_another_array_or_precision_is_refused(
         trained["dlista"].estimate(batch.y.to(torch.complex128), phi.to(torch.complex128), 0.1)
 
 
+def test_lista_says_where_it_would_be_too_large() -> None:
+    large = chanest.ChannelProblem(chanest.load_scenario("large_256x16"))
+    with pytest.raises(ValueError, match="large_256x16 has n = 4096"):
+        estimator_class("lista").build(large)
+
+
 def test_pooled_draws_have_the_scenarios_noise_and_power(problem: chanest.ChannelProblem) -> None:
     draws = PooledDraws(problem, seed=0, seconds=5.0)
     batch = draws.sample(1000, seed=0, split="train")
