@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 LAYERS = 10
 """Of A-DLISTA, and of VLISTA, which starts from it."""
 
-_LARGEST_LISTA = 4096
+_LARGEST_LISTA = 2048
 
 
 @register_model
@@ -29,12 +29,13 @@ class LISTAEstimator(BeamspaceEstimator):
 
     @classmethod
     def build(cls, problem: ChannelProblem) -> Self:
-        n, grid = problem.signal_length, LearnedKronecker(problem.dictionary())
+        n = problem.signal_length
         if n > _LARGEST_LISTA:
             raise ValueError(
                 f"lista learns matrices of n x n entries, which is meant for n up to {_LARGEST_LISTA}; "
                 f"{problem.scenario.name} has n = {n}"
             )
+        grid = LearnedKronecker(problem.dictionary())
         atoms = grid.shape[1]
         return cls(n, LISTA(atoms, atoms, layers=6, dtype=problem.dtype, noise_aware=True), grid)
 

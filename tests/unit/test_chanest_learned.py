@@ -84,6 +84,10 @@ def test_steps_of_training_lower_the_validation_figure(name: str, problem: chane
     assert history[-1].validation < history[0].validation - 0.05
 
 
+def test_a_budget_that_is_over_before_it_begins_still_gives_an_estimator(problem: chanest.ChannelProblem) -> None:
+    assert estimator_class("dlista").build(problem).fit(problem, Fit(seconds=1e-9))["steps"] == 1
+
+
 def test_fit_says_how_far_it_is_and_what_it_did(problem: chanest.ChannelProblem) -> None:
     told: list[float] = []
     facts = estimator_class("dlista").build(problem).fit(problem, Fit(0.3, report=lambda share, _: told.append(share)))
@@ -126,6 +130,12 @@ def test_another_array_or_precision_is_refused(
         trained["dlista"].estimate(batch.y, phi[:, :, 1:], 0.1)
     with pytest.raises(ValueError, match="y must have the network's dtype"):
         trained["dlista"].estimate(batch.y.to(torch.complex128), phi.to(torch.complex128), 0.1)
+
+
+def test_lista_says_where_it_would_be_too_large() -> None:
+    large = chanest.ChannelProblem(chanest.load_scenario("large_256x16"))
+    with pytest.raises(ValueError, match="large_256x16 has n = 4096"):
+        estimator_class("lista").build(large)
 
 
 def test_pooled_draws_have_the_scenarios_noise_and_power(problem: chanest.ChannelProblem) -> None:

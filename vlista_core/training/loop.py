@@ -119,11 +119,11 @@ class Loop:
         self._started = time.perf_counter() - self.counters.seconds
 
     def run(self, path: Path | None, run: Mapping[str, Json]) -> None:
-        """Train until the budget is spent and leave the best weights in the model; rank 0 writes `path`."""
+        """Train until the budget is spent, at least one step, and leave the best weights in the model; rank 0 writes `path`."""
         counters, plan = self.counters, self.plan
         self.model.train()
         progress = self._progress()
-        while progress < 1.0:
+        while progress < 1.0 or counters.step == 0:
             self._set_rates(progress)
             self._take(self._step())
             counters.step += 1
