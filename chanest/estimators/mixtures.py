@@ -13,7 +13,7 @@ from vlista_core.linops import LinearMap
 
 _FLOOR = 2e-3
 """Least eigenvalue that a component may have: E|h|² is one."""
-_ASSUMED_NOISE = 0.03
+ASSUMED_NOISE = 0.03
 """Of channels when they are given to components. Without it the faintest directions decide, and a few components take all."""
 _PROJECTIONS = 3
 _FLIPS = 2
@@ -65,7 +65,7 @@ class ToeplitzComponents(nn.Module):
     def log_density(self, k: int, channels: Tensor) -> Tensor:
         """log CN(h; 0, R_k + noise) up to a constant: [count, n] -> [count]."""
         matrix = self.matrix(k)
-        factor = cholesky(matrix + _ASSUMED_NOISE * torch.eye(len(matrix), dtype=matrix.dtype))
+        factor = cholesky(matrix + ASSUMED_NOISE * torch.eye(len(matrix), dtype=matrix.dtype))
         white = torch.linalg.solve_triangular(factor, channels.mT, upper=False)
         distance: Tensor = white.abs().square().sum(0)
         return -distance - 2 * factor.diagonal().real.log().sum()
@@ -121,7 +121,7 @@ class KroneckerComponents(nn.Module):
     def log_density(self, k: int, channels: Tensor) -> Tensor:
         """log CN(h; 0, R_k) up to a constant, the noise put on both factors: [count, n] -> [count]."""
         grid = channels.reshape(len(channels), self.transmit.shape[1], -1)
-        left, right = (cholesky(_floored(matrix, _ASSUMED_NOISE)) for matrix in (self.transmit[k], self.receive[k]))
+        left, right = (cholesky(_floored(matrix, ASSUMED_NOISE)) for matrix in (self.transmit[k], self.receive[k]))
         white: Tensor = torch.linalg.solve_triangular(left, grid, upper=False)
         white = torch.linalg.solve_triangular(right, white.mT, upper=False)
         volumes = [2 * factor.diagonal().real.log().sum() for factor in (left, right)]

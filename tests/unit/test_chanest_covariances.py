@@ -13,6 +13,7 @@ from chanest.estimators.adlista_plus import ADLISTAPlus
 from chanest.estimators.codebook import FLOOR, CovarianceCodebook
 from chanest.estimators.gmm import GMM
 from chanest.estimators.linear import whitened
+from chanest.estimators.mixtures import ASSUMED_NOISE, ToeplitzComponents
 from chanest.estimators.toeplitz import LagTable, View
 from chanest.problem import ChannelBatch, ChannelProblem
 from chanest.scenario import Scenario
@@ -157,10 +158,19 @@ def test_a_mixture_of_one_component_is_the_lmmse_estimate(structure: str, chains
     expected = (covariance @ dense.mH @ weights[..., None])[..., 0]
     got = model.estimate(batch.y, batch.phi, batch.noise_var).signal
     torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-3)
-    density = model.components.log_density(0, channels[:3])
+
+
+def test_the_log_density_of_a_component_is_that_of_a_gaussian_with_the_assumed_noise() -> None:
+    problem = small_problem()
+    channels = problem.channels(500, seed=0, split="train")
+    components = ToeplitzComponents(*problem.arrays, 1)
+    components.estimate(0, channels)
+    covariance = components.matrix(0) + ASSUMED_NOISE * torch.eye(32)
     inverse = torch.cholesky_inverse(torch.linalg.cholesky(covariance))
     distance = torch.einsum("bi,ij,bj->b", channels[:3].conj(), inverse, channels[:3]).real
-    torch.testing.assert_close(density[0] - density[1], distance[1] - distance[0], rtol=1e-2, atol=0.5)
+    density = components.log_density(0, channels[:3])
+    torch.testing.assert_close(density - density[0], distance[0] - distance, rtol=1e-3, atol=1e-2)
+    torch.testing.assert_close(density, -distance - torch.logdet(covariance).real, rtol=1e-3, atol=1e-2)
 
 
 def _ensemble_estimate(batch: ChannelBatch) -> Tensor:
