@@ -11,7 +11,7 @@ import torch
 import chanest
 from chanest.batched import BatchedKroneckerMap
 from chanest.dictionaries import KroneckerMap
-from chanest.estimators import ChannelEstimator, Fit, estimator_class
+from chanest.estimators import ChannelEstimator, Fit, estimator_class, learned, variational
 from chanest.estimators.draws import PooledDraws
 from chanest.estimators.kronecker_vlista import KroneckerVLISTA
 from chanest.estimators.library import get_estimator, train_estimator
@@ -45,9 +45,12 @@ def problem() -> chanest.ChannelProblem:
 
 @pytest.fixture(scope="module")
 def trained(problem: chanest.ChannelProblem, tmp_path_factory: pytest.TempPathFactory) -> dict[str, ChannelEstimator]:
-    """All of them after the shortest of trainings, from their files."""
+    """All of them after the shortest of trainings, with few layers, from their files."""
     folder = tmp_path_factory.mktemp("weights")
-    paths = {name: train_estimator(name, problem, Fit(seconds=0.2), folder=folder) for name in NAMES}
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (learned, variational):
+            patch.setattr(module, "LAYERS", 3)
+        paths = {name: train_estimator(name, problem, Fit(seconds=0.2), folder=folder) for name in NAMES}
     return {name: get_estimator(name, problem, weights=path) for name, path in paths.items()}
 
 
@@ -75,9 +78,8 @@ def test_even_the_shortest_fit_is_better_than_nothing_with_known_and_unknown_noi
             assert nmse_db(trained[name].estimate(test.y, test.phi, noise_var).signal, test.signal) < 0.0
 
 
-@pytest.mark.parametrize("name", ["dlista", "a-dlista"])
-def test_steps_of_training_lower_the_validation_figure(name: str, problem: chanest.ChannelProblem) -> None:
-    estimator = estimator_class(name).build(problem)
+def test_steps_of_training_lower_the_validation_figure(problem: chanest.ChannelProblem) -> None:
+    estimator = estimator_class("dlista").build(problem)
     draws = PooledDraws(problem, seed=0, seconds=1.0)
     trainer = Trainer(steps=16, batch_size=32, learning_rate=5e-3, validate_every=8, validation_samples=64)
     history = trainer.fit(estimator, draws, seed=0).history
