@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from chanest.frontend import BeamformingMap
 from chanest.problem import ChannelProblem
 from vlista_core.draws import Split, sample_generators
+from vlista_core.linops import LinearMap
 from vlista_core.problems import Batch, Problem
 
-_BEAMS = 2048
+BEAMS = 2048
 _LEAST_CHANNELS = 128
 _MOST_ENTRIES = 2**24
 _CHANNELS_A_SECOND = 40
@@ -22,13 +24,17 @@ class PooledDraws(Problem):
     the pairs never repeat. A batch is a function of (seed, start, count); the other splits are the scenario's own.
     """
 
-    def __init__(self, problem: ChannelProblem, *, seed: int, seconds: float) -> None:
-        """seconds: the budget, of which a few hundredths go into the pools."""
-        self.problem = problem
+    def __init__(self, problem: ChannelProblem, channels: Tensor, beams: LinearMap) -> None:
+        """channels: [pool, n], beams: Φ of as many samples as there are beams in the pool."""
+        self.problem, self.channels, self.beams = problem, channels, beams
+
+    @classmethod
+    def within(cls, problem: ChannelProblem, *, seed: int, seconds: float) -> PooledDraws:
+        """Pools that take a few hundredths of a budget of `seconds`."""
         most = min(problem.scenario.data.train, _MOST_ENTRIES // problem.signal_length)
         size = max(_LEAST_CHANNELS, min(most, round(_CHANNELS_A_SECOND * seconds)))
-        self.channels = problem.channels(size, seed=seed, split="train")
-        self.beams = problem.sample(min(size, _BEAMS), seed=seed, split="train").phi
+        beams = problem.sample(min(size, BEAMS), seed=seed, split="train").phi
+        return cls(problem, problem.channels(size, seed=seed, split="train"), beams)
 
     @property
     def signal_length(self) -> int:
@@ -47,8 +53,13 @@ class PooledDraws(Problem):
     ) -> Batch:
         if split != "train":
             return self.problem.sample(count, seed=seed, split=split, start=start, snr_db=snr_db)
-        (generator,) = sample_generators(seed, split, [start], "pooled")
-        signal = self.channels[torch.randint(len(self.channels), (count,), generator=generator)]
+        return self.pairs(count, seed=seed, start=start, snr_db=snr_db)[1]
+
+    def pairs(self, count: int, *, seed: int, start: int = 0, snr_db: float | None = None) -> tuple[Tensor, Batch]:
+        """Training samples, and which channel of the pool each has: [count]."""
+        (generator,) = sample_generators(seed, "train", [start], "pooled")
+        index = torch.randint(len(self.channels), (count,), generator=generator)
+        signal = self.channels[index]
         phi = self.beams.select(torch.randint(self.beams.batch or 1, (count,), generator=generator))
         low, high = self.problem.scenario.snr_db if snr_db is None else (snr_db, snr_db)
         noise_var = 10 ** (-(low + (high - low) * torch.rand(count, generator=generator)) / 10)
@@ -56,4 +67,4 @@ class PooledDraws(Problem):
             raise TypeError(f"a scenario measures through a BeamformingMap, got {type(phi).__name__}")
         arriving = phi.subcarriers * phi.frames * phi.antennas
         noise = noise_var.sqrt()[:, None] * torch.randn(count, arriving, dtype=self.dtype, generator=generator)
-        return Batch(signal, phi.apply(signal) + phi.combine(noise), phi, noise_var)
+        return index, Batch(signal, phi.apply(signal) + phi.combine(noise), phi, noise_var)

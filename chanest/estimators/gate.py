@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from chanest.estimators.base import Fit
+from chanest.estimators.draws import BEAMS, PooledDraws
 from vlista_core.estimate import Measurement
 from vlista_core.metrics import nmse_db
 from vlista_core.models.augmentation import initialise
@@ -25,7 +26,10 @@ _LEAST_LOG = -12.0
 _DROP = (0.1, 0.2, 0.0)
 _BATCH, _BLOCK = 256, 500
 _RATE, _DECAY = 1e-3, 1e-2
+_EPOCHS = 20
 _SMOOTHING = 0.05
+_POOLING, _COLLECTING = 0.45, 0.7
+_APART = 10**9
 _LARGEST_CODEBOOK_SET = 20_000
 _SNRS_DB = (0.0, 10.0, 20.0)
 
@@ -82,16 +86,15 @@ def fit_gates(estimator: ADLISTAPlus, problem: ChannelProblem, plan: Fit) -> dic
     estimator.codebook.fit(
         problem, samples, seed=plan.seed, report=lambda share, words: plan.report(0.1 * share, words)
     )
-    start = samples
-    facts: dict[str, Json] = {"codebook_samples": samples}
-    rounds = len(estimator.gates)
+    pool, near = _pool(estimator, problem, samples, clock)
+    facts: dict[str, Json] = {"codebook_samples": samples, "channels": len(near)}
     for t, gate in enumerate(estimator.gates):
-        begin, end = clock.share(), 0.1 + 0.9 * (t + 1) / rounds
-        seen, near = _collect(estimator, problem, t, start, clock, begin + 0.6 * (end - begin))
-        start += len(seen)
+        begin = clock.share()
+        end = begin + (1.0 - begin) / (len(estimator.gates) - t)
+        seen, index = _collect(estimator, pool, t, clock, begin + _COLLECTING * (end - begin))
         assert isinstance(gate, ScoreGate)
         facts[f"gate_{t + 1}_samples"] = len(seen)
-        facts[f"gate_{t + 1}_steps"] = _train(gate, seen, near, clock, end)
+        facts[f"gate_{t + 1}_steps"] = _train(gate, seen, near, index, clock, end)
     scores: list[Json] = []
     for snr in _SNRS_DB:
         batch = problem.sample(300, seed=plan.seed, split="validation", snr_db=snr)
@@ -109,43 +112,62 @@ class _Clock:
         return (time.monotonic() - self.begin) / self.plan.seconds
 
 
+def _pool(estimator: ADLISTAPlus, problem: ChannelProblem, start: int, clock: _Clock) -> tuple[PooledDraws, Tensor]:
+    """Training channels and beams, and how close each member of the codebook is to each channel's covariance."""
+    channels: list[Tensor] = []
+    near: list[Tensor] = []
+    beams = problem.sample(BEAMS, seed=clock.plan.seed, split="train").phi
+    while not channels or clock.share() < _POOLING:
+        first = start + _BLOCK * len(channels)
+        signal, rays = problem.source.sample(_BLOCK, seed=clock.plan.seed, split="train", start=first)
+        channels.append(signal.mT.reshape(_BLOCK, -1))
+        near.append(estimator.codebook.closeness(estimator.layout.of_rays(problem.source, rays)).half())
+        clock.plan.report(clock.share(), "channels")
+    return PooledDraws(problem, torch.cat(channels), beams), torch.cat(near)
+
+
 @torch.no_grad()
 def _collect(
-    estimator: ADLISTAPlus, problem: ChannelProblem, rounds: int, start: int, clock: _Clock, until: float
+    estimator: ADLISTAPlus, pool: PooledDraws, rounds: int, clock: _Clock, until: float
 ) -> tuple[Tensor, Tensor]:
-    """What gate `rounds` sees of fresh draws, and how close each member is to their true covariances, in half precision."""
+    """What gate `rounds` sees of draws from the pool, in half precision, and which channels they have."""
     seen: list[Tensor] = []
-    near: list[Tensor] = []
+    indices: list[Tensor] = []
     while not seen or clock.share() < until:
-        batch = problem.sample(_BLOCK, seed=clock.plan.seed, split="train", start=start + _BLOCK * len(seen))
+        first = rounds * _APART + _BLOCK * len(seen)
+        index, batch = pool.pairs(_BLOCK, seed=clock.plan.seed, start=first)
         measured = Measurement(batch.y, batch.phi, batch.noise_var)
-        assert batch.rays is not None
-        near.append(estimator.codebook.closeness(estimator.layout.of_rays(problem.source, batch.rays)).half())
         chunks = torch.split(torch.arange(_BLOCK), estimator.chunk(measured))
         seen.append(torch.cat([estimator.seen_by(measured.select(some), rounds) for some in chunks]).half())
+        indices.append(index)
         clock.plan.report(clock.share(), f"draws for gate {rounds + 1}")
-    return torch.cat(seen), torch.cat(near)
+    return torch.cat(seen), torch.cat(indices)
 
 
-def _train(gate: ScoreGate, seen: Tensor, near: Tensor, clock: _Clock, until: float) -> int:
-    """AdamW with a cosine rate over the time that is left; returns the number of steps."""
+def _train(gate: ScoreGate, seen: Tensor, near: Tensor, channel: Tensor, clock: _Clock, until: float) -> int:
+    """AdamW with a cosine rate, for so many epochs or until the time is up; returns the number of steps.
+
+    near: closeness of the members to the pool's channels, of which `channel` says the one of each draw in `seen`.
+    """
     generator = torch.Generator().manual_seed(clock.plan.seed)
     gate.standardise(seen[:10_000].float())
     optimizer = torch.optim.AdamW(gate.parameters(), _RATE, weight_decay=_DECAY)
-    begin, steps = clock.share(), 0
-    while steps < 2 or clock.share() < until:
-        done = min(1.0, (clock.share() - begin) / max(until - begin, 1e-9))
-        optimizer.param_groups[0]["lr"] = _RATE * (0.5 + 0.5 * math.cos(math.pi * done)) * min(1.0, (steps + 1) / 100)
+    begin, planned = clock.share(), max(2, _EPOCHS * len(seen) // _BATCH)
+    for step in range(planned):
+        gone = (clock.share() - begin) / max(until - begin, 1e-9)
+        done = max(step / planned, min(1.0, gone))
+        optimizer.param_groups[0]["lr"] = _RATE * (0.5 + 0.5 * math.cos(math.pi * done)) * min(1.0, (step + 1) / 100)
         index = torch.randint(len(seen), (_BATCH,), generator=generator)
-        target = (near[index].float() / _SMOOTHING).softmax(1)
+        target = (near[channel[index]].float() / _SMOOTHING).softmax(1)
         loss = -(target * gate(seen[index].float(), generator)).sum(1).mean()
         optimizer.zero_grad()
-        loss.backward()
+        torch.autograd.backward(loss)
         optimizer.step()
-        steps += 1
-        if steps % 50 == 0:
+        if step % 50 == 0:
             clock.plan.report(clock.share(), f"gate, cross-entropy {float(loss):.2f}")
-    return steps
+        if gone > 1.0:
+            return step + 1
+    return planned
 
 
 def _dropped(values: Tensor, share: float, generator: torch.Generator | None) -> Tensor:

@@ -13,7 +13,7 @@ from vlista_core.linops import LinearMap
 
 _FLOOR = 2e-3
 """Least eigenvalue that a component may have: E|h|² is one."""
-ASSUMED_NOISE = 0.03
+ASSUMED_NOISE = 0.1
 """Of channels when they are given to components. Without it the faintest directions decide, and a few components take all."""
 _PROJECTIONS = 3
 _FLIPS = 2

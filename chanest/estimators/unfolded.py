@@ -64,7 +64,7 @@ class UnfoldedEstimator(ChannelEstimator):
         """Calibrate on training draws in the middle of the SNR range, then train on all of it for the rest of the budget."""
         started = time.perf_counter()
         plan.report(0.0, "training channels")
-        draws = PooledDraws(problem, seed=plan.seed, seconds=plan.seconds)
+        draws = PooledDraws.within(problem, seed=plan.seed, seconds=plan.seconds)
         start = self.start(problem, draws, plan)
 
         def validate(signal: Tensor, batch: Batch) -> float:

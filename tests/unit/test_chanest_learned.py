@@ -80,7 +80,7 @@ def test_even_the_shortest_fit_is_better_than_nothing_with_known_and_unknown_noi
 
 def test_steps_of_training_lower_the_validation_figure(problem: chanest.ChannelProblem) -> None:
     estimator = estimator_class("dlista").build(problem)
-    draws = PooledDraws(problem, seed=0, seconds=1.0)
+    draws = PooledDraws.within(problem, seed=0, seconds=1.0)
     trainer = Trainer(steps=16, batch_size=32, learning_rate=5e-3, validate_every=8, validation_samples=64)
     history = trainer.fit(estimator, draws, seed=0).history
     assert history[-1].validation < history[0].validation - 0.05
@@ -116,7 +116,7 @@ WIDEBAND = {"channel": {"models": ["C"], "subcarriers": 4, "subcarrier_spacing":
 def test_other_front_ends(changes: dict[str, object]) -> None:
     problem = _problem(**changes)
     estimator = VLISTAEstimator(problem.signal_length, KroneckerVLISTA(starting_dictionary(problem), layers=2))
-    batch = PooledDraws(problem, seed=0, seconds=1.0).sample(32, seed=0, split="train", snr_db=20.0)
+    batch = PooledDraws.within(problem, seed=0, seconds=1.0).sample(32, seed=0, split="train", snr_db=20.0)
     estimator.calibrate(batch)
     assert nmse_db(estimator.estimate(batch.y, batch.phi, batch.noise_var).signal, batch.signal) < -1.0
     estimator.training_loss(batch, generator=torch.Generator().manual_seed(0)).backward()
@@ -141,7 +141,7 @@ def test_lista_says_where_it_would_be_too_large() -> None:
 
 
 def test_pooled_draws_have_the_scenarios_noise_and_power(problem: chanest.ChannelProblem) -> None:
-    draws = PooledDraws(problem, seed=0, seconds=5.0)
+    draws = PooledDraws.within(problem, seed=0, seconds=5.0)
     batch = draws.sample(1000, seed=0, split="train")
     again = draws.sample(1000, seed=0, split="train")
     assert torch.equal(batch.y, again.y)
