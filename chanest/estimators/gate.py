@@ -164,7 +164,7 @@ def _train(gate: ScoreGate, seen: Tensor, near: Tensor, channel: Tensor, clock: 
         torch.autograd.backward(loss)
         optimizer.step()
         if step % 50 == 0:
-            clock.plan.report(clock.share(), f"gate, cross-entropy {float(loss):.2f}")
+            clock.plan.report(clock.share(), f"gate, cross-entropy {float(loss.detach()):.2f}")
         if gone > 1.0:
             return step + 1
     return planned

@@ -112,21 +112,28 @@ class KroneckerComponents(nn.Module):
         transmit = torch.eye(grid.shape[1], dtype=grid.dtype)
         receive = torch.eye(grid.shape[2], dtype=grid.dtype)
         for _ in range(_FLIPS):
-            left = torch.linalg.solve_triangular(cholesky(transmit), grid, upper=False)
+            left = _inverse_factor(transmit) @ grid
             receive = _floored((left.mT @ left.conj()).mean(0) / grid.shape[1])
-            right = torch.linalg.solve_triangular(cholesky(receive), grid.mT, upper=False).mT
+            right = grid @ _inverse_factor(receive).mT
             transmit = _floored((right @ right.mH).mean(0) / grid.shape[2])
         self.transmit[k], self.receive[k] = transmit, receive
 
     def log_density(self, k: int, channels: Tensor) -> Tensor:
         """log CN(h; 0, R_k) up to a constant, the noise put on both factors: [count, n] -> [count]."""
         grid = channels.reshape(len(channels), self.transmit.shape[1], -1)
-        left, right = (cholesky(_floored(matrix, ASSUMED_NOISE)) for matrix in (self.transmit[k], self.receive[k]))
-        white: Tensor = torch.linalg.solve_triangular(left, grid, upper=False)
-        white = torch.linalg.solve_triangular(right, white.mT, upper=False)
-        volumes = [2 * factor.diagonal().real.log().sum() for factor in (left, right)]
-        distance = white.abs().square().sum(dim=(1, 2))
+        left, right = (
+            _inverse_factor(_floored(matrix, ASSUMED_NOISE)) for matrix in (self.transmit[k], self.receive[k])
+        )
+        distance = (left @ grid @ right.mT).abs().square().sum(dim=(1, 2))
+        volumes = [-2 * factor.diagonal().real.log().sum() for factor in (left, right)]
         return -distance - grid.shape[2] * volumes[0] - grid.shape[1] * volumes[1]
+
+
+def _inverse_factor(covariance: Tensor) -> Tensor:
+    """L⁻¹ with LLᴴ = covariance: [n, n]."""
+    identity = torch.eye(len(covariance), dtype=covariance.dtype)
+    inverse: Tensor = torch.linalg.solve_triangular(cholesky(covariance), identity, upper=False)
+    return inverse
 
 
 def _floored(covariance: Tensor, share: float = _FLOOR) -> Tensor:
