@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 CODES, HIDDEN, ROUNDS = 384, 256, 2
 _CODES_LARGE, _LARGE = 96, 512
-_CHUNK_ENTRIES = 2**22
+_CHUNK_ENTRIES = 2**20
 
 
 class _Layer(NamedTuple):
@@ -82,7 +82,7 @@ class ADLISTAPlus(ChannelEstimator):
         return Estimate(torch.cat([self._signal(measured.select(some)) for some in chunks]))
 
     def chunk(self, measured: Measurement) -> int:
-        """How many samples to take at once, for the sake of memory."""
+        """How many samples to take at once: few enough that what they need stays near the processor."""
         return max(1, _CHUNK_ENTRIES // (measured.phi.shape[0] * self.signal_length))
 
     def _signal(self, measured: Measurement) -> Tensor:

@@ -27,7 +27,7 @@ Structure = Literal["toeplitz", "kronecker"]
 
 COMPONENTS = 64
 _LARGEST_TOEPLITZ = 512
-_CHUNK_ENTRIES = 2**23
+_CHUNK_ENTRIES = 2**20
 _BLOCK = 2000
 _ITERATIONS = 12
 _SNRS_DB = (0.0, 10.0, 20.0)
