@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _BLOCK = 2000
 _CHUNK_ENTRIES = 2**23
 _LARGEST = 4096
+_SCORED_ENTRIES = 2**16
 _FAVOUR_DB = 0.02
 """What a Toeplitz covariance may be behind and still be taken: it is far smaller and faster."""
 _RANKS = (32, 64, 128, 256, 512)
@@ -85,7 +86,8 @@ class LMMSE(ChannelEstimator):
                 f"lmmse holds a covariance of all {self.signal_length} entries of vec(H); at most {_LARGEST} are allowed"
             )
         covariance = sample_covariance(problem, plan)
-        draws = [problem.sample(200, seed=plan.seed, split="validation", snr_db=snr) for snr in _SNRS_DB]
+        count = max(32, min(200, _SCORED_ENTRIES // self.signal_length))
+        draws = [problem.sample(count, seed=plan.seed, split="validation", snr_db=snr) for snr in _SNRS_DB]
 
         def score() -> float:
             return sum(nmse_db(self.estimate(b.y, b.phi, b.noise_var).signal, b.signal) for b in draws) / len(draws)
