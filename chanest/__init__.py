@@ -1,12 +1,16 @@
 """Wireless MIMO channel estimation: channels, front ends, estimators, evaluation."""
 
+from typing import TYPE_CHECKING, Any
+
 from chanest.arrays import Array, ula, upa
 from chanest.dictionaries import KroneckerMap, LearnedKronecker, angular_dictionary
 from chanest.estimators import estimator_names
-from chanest.estimators.library import get_estimator
 from chanest.frontend import BeamformingMap
 from chanest.problem import ChannelBatch, ChannelProblem
 from chanest.scenario import Scenario, load_scenario, scenario_names
+
+if TYPE_CHECKING:
+    from chanest.estimators.library import get_estimator
 
 __all__ = [
     "Array",
@@ -24,3 +28,12 @@ __all__ = [
     "ula",
     "upa",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """`get_estimator` brings the estimators and what they need with it, so it is imported when asked for."""
+    if name == "get_estimator":
+        from chanest.estimators.library import get_estimator
+
+        return get_estimator
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -96,7 +96,7 @@ def test_the_ensemble_bounds_the_fitted_lmmse_and_the_wrong_orientation_is_worse
     problem = _problem("cdl_c_upa64x4")
     batch = problem.sample(32, seed=2, snr_db=10.0)
     values, vectors = torch.linalg.eigh(_covariance(problem.channels(1500, seed=0, split="train")))
-    lmmse = LMMSE(problem.signal_length, 256)
+    lmmse = LMMSE(*problem.arrays, signal_length=problem.signal_length, rank=256)
     lmmse.factor = (vectors * values.clamp_min(0.0).sqrt()).to(torch.complex64)
     lmmse.floor = torch.tensor(1e-3)
     fitted = nmse_db(lmmse.estimate(batch.y, batch.phi, batch.noise_var).signal, batch.signal)
