@@ -40,11 +40,6 @@ class CramerRao(Bound):
     def bound(self, batch: ChannelBatch) -> Estimate:
         raise ValueError("the Cramér–Rao bound is a bound on the error and has no estimate; ask for nmse_db or errors")
 
-    def nmse_db(self, batch: ChannelBatch) -> float:
-        """Sum of the least error variances over the sum of powers, in dB."""
-        power = batch.signal.abs().square().sum(dtype=torch.float64)
-        return 10 * math.log10(float(self.errors(batch).sum() / power))
-
     def errors(self, batch: ChannelBatch) -> Tensor:
         """The bound on E‖ĥ - h‖² of every sample: [batch], float64."""
         return torch.cat([_least_error(self.problem.source, truth) for truth in chunks(batch, self.problem)])

@@ -91,14 +91,7 @@ def _squared_errors(estimator: Estimator, batch: ChannelBatch) -> Tensor:
 
 def _measure_bound(cell: Cell, problem: ChannelProblem) -> dict[str, Json]:
     bound = _bound(cell["name"], json.dumps(cell["scenario"]))
-
-    def errors(batch: ChannelBatch) -> Tensor:
-        """A bound on the error alone, which has no estimate, gives `errors`."""
-        if hasattr(bound, "errors"):
-            return cast(Tensor, bound.errors(batch))
-        return (bound.bound(batch).signal - batch.signal).abs().square().sum(1, dtype=torch.float64)
-
-    return {**_measure(errors, cell, problem), "label": bound.label}
+    return {**_measure(bound.errors, cell, problem), "label": bound.label}
 
 
 @lru_cache(maxsize=8)
