@@ -75,21 +75,15 @@ class ADLISTAPlus(ChannelEstimator):
             )
         return cls(*problem.arrays, codes=CODES if problem.signal_length <= _LARGE else _CODES_LARGE)
 
-    def infer(self, measured: Measurement) -> Estimate:
-        size, device = self.chunk(measured), measured.y.device
-        firsts = range(0, len(measured.y), size)
-        chunks = [torch.arange(first, min(first + size, len(measured.y)), device=device) for first in firsts]
-        return Estimate(torch.cat([self._signal(measured.select(some)) for some in chunks]))
-
     def chunk(self, measured: Measurement) -> int:
-        """How many samples to take at once: few enough that what they need stays near the processor."""
+        """So few that what they need stays near the processor."""
         return max(1, _CHUNK_ENTRIES // (measured.phi.shape[0] * self.signal_length))
 
-    def _signal(self, measured: Measurement) -> Tensor:
+    def infer(self, measured: Measurement) -> Estimate:
         view = View(self.layout, measured.phi)
         weights = self._weights(measured, view, len(self.gates))
         layer = self._layer(measured, view, self.codebook.table(weights.exp()))
-        return self.layout.apply(layer.spectrum, measured.phi.adjoint(layer.whitened))
+        return Estimate(self.layout.apply(layer.spectrum, measured.phi.adjoint(layer.whitened)))
 
     def _weights(self, measured: Measurement, view: View, gates: int) -> Tensor:
         """Logarithms of the members' weights after the first gates: [batch, codes]."""

@@ -75,7 +75,7 @@ class ChannelEstimator(nn.Module, Estimator):
 
     @abstractmethod
     def infer(self, measured: Measurement) -> Estimate:
-        """The estimate of checked inputs whose noise is known. Runs without gradients."""
+        """The estimate of checked inputs whose noise is known, a chunk at a time. Runs without gradients."""
 
     @abstractmethod
     def configuration(self) -> dict[str, Json]:
@@ -89,8 +89,17 @@ class ChannelEstimator(nn.Module, Estimator):
     def estimate(self, y: Tensor, phi: LinearMap | Tensor, noise_var: Tensor | float | None = None) -> Estimate:
         """See Estimator; noise_var None is estimated from y, sample by sample."""
         measured = self.checked(y, phi, noise_var)
+        size = self.chunk(measured)
         with torch.no_grad():
-            return self.infer(measured)
+            if size is None or size >= len(y):
+                return self.infer(measured)
+            starts = range(0, len(y), max(1, size))
+            chunks = [torch.arange(start, min(start + max(1, size), len(y)), device=y.device) for start in starts]
+            return joined([self.infer(measured.select(some)) for some in chunks])
+
+    def chunk(self, measured: Measurement) -> int | None:
+        """How many samples `infer` is to get at once, for the sake of memory and speed; None is all of them."""
+        return None
 
     def checked(self, y: Tensor, phi: LinearMap | Tensor, noise_var: Tensor | float | None) -> Measurement:
         """The inputs of `estimate` as a Measurement that fits the arrays and whose noise is known, or a ValueError."""
@@ -116,3 +125,14 @@ class ChannelEstimator(nn.Module, Estimator):
             for name, value in held.items()
             if not name.startswith("noise.")
         )
+
+
+def joined(parts: list[Estimate]) -> Estimate:
+    """One Estimate from those of consecutive samples; trajectories and draws are not kept."""
+
+    def cat(name: str) -> Tensor | None:
+        values = [getattr(part, name) for part in parts]
+        return None if values[0] is None else torch.cat(values)
+
+    signal = torch.cat([part.signal for part in parts])
+    return Estimate(signal, cat("code"), cat("variance"), iterations=cat("iterations"))

@@ -62,14 +62,10 @@ class GMM(ChannelEstimator):
         small = problem.signal_length <= _LARGEST_TOEPLITZ and is_toeplitz(problem)
         return cls(*problem.arrays, structure="toeplitz" if small else "kronecker")
 
-    def infer(self, measured: Measurement) -> Estimate:
-        size = max(1, _CHUNK_ENTRIES // (len(self.log_prior) * self.signal_length))
-        firsts = range(0, len(measured.y), size)
-        device = measured.y.device
-        chunks = [torch.arange(first, min(first + size, len(measured.y)), device=device) for first in firsts]
-        return Estimate(torch.cat([self._signal(measured.select(some)) for some in chunks]))
+    def chunk(self, measured: Measurement) -> int:
+        return _CHUNK_ENTRIES // (len(self.log_prior) * self.signal_length)
 
-    def _signal(self, measured: Measurement) -> Tensor:
+    def infer(self, measured: Measurement) -> Estimate:
         gradients, evidence = [], []
         view: Any = self.components.view(measured.phi)
         for k, log_prior in enumerate(self.log_prior):
@@ -83,7 +79,7 @@ class GMM(ChannelEstimator):
         signal = torch.zeros_like(gradients[0])
         for k, gradient in enumerate(gradients):
             signal = signal + self.components.times(k, posterior[:, k, None] * gradient)
-        return signal
+        return Estimate(signal)
 
     def fit(self, problem: ChannelProblem, plan: Fit) -> dict[str, Json]:
         """EM on training channels, from k-means on their angular power; ends after the budget or a few rounds."""

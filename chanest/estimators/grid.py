@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
-import torch
 from torch import Tensor
 
 from chanest.arrays import Array
@@ -108,16 +107,12 @@ class GridEstimator(ChannelEstimator):
             self._grids = {oversampling: self.grid()}
         return self._grids[oversampling].to(y.device).cast(y.dtype)
 
+    def chunk(self, measured: Measurement) -> int:
+        atoms = self.dictionary_for(measured.y).shape[1]
+        return self.chunk_bytes // (measured.y.dtype.itemsize * measured.y.shape[1] * atoms)
+
     def infer(self, measured: Measurement) -> Estimate:
-        y = measured.y
-        dictionary = self.dictionary_for(y)
-        size = y.dtype.itemsize * y.shape[1] * dictionary.shape[1]
-        chunk = min(max(1, self.chunk_bytes // size), y.shape[0])
-        parts = [
-            self.solve(measured.select(torch.arange(first, min(first + chunk, len(y)), device=y.device)), dictionary)
-            for first in range(0, len(y), chunk)
-        ]
-        return _joined(parts)
+        return self.solve(measured, self.dictionary_for(measured.y))
 
     def level(self, measured: Measurement) -> Tensor:
         """The variance an entry of y is taken to have beyond the code: [batch].
@@ -212,15 +207,3 @@ class _Search:
 
     def _draw(self, problem: ChannelProblem, count: int) -> list[ChannelBatch]:
         return [problem.sample(count, seed=self.plan.seed, split="validation", snr_db=snr) for snr in _SNRS_DB]
-
-
-def _joined(parts: list[Estimate]) -> Estimate:
-    """One Estimate from those of consecutive samples."""
-
-    def cat(name: str) -> Tensor | None:
-        values = [getattr(part, name) for part in parts]
-        return None if values[0] is None else torch.cat(values)
-
-    return Estimate(
-        torch.cat([part.signal for part in parts]), cat("code"), cat("variance"), iterations=cat("iterations")
-    )

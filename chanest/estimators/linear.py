@@ -125,22 +125,20 @@ class LMMSE(ChannelEstimator):
         directions: Tensor = vectors * values.clamp_min(0.0).sqrt()
         return directions
 
-    def infer(self, measured: Measurement) -> Estimate:
-        size = max(1, _CHUNK_ENTRIES // (measured.phi.shape[0] * self.signal_length))
-        starts = range(0, len(measured.y), size)
-        ends = [torch.arange(first, min(first + size, len(measured.y)), device=measured.y.device) for first in starts]
-        return Estimate(torch.cat([self._signal(measured.select(some)) for some in ends]))
+    def chunk(self, measured: Measurement) -> int:
+        return _CHUNK_ENTRIES // (measured.phi.shape[0] * self.signal_length)
 
-    def _signal(self, measured: Measurement) -> Tensor:
+    def infer(self, measured: Measurement) -> Estimate:
         phi = measured.phi
         if self.toeplitz is not None:
             weights = whitened(self.toeplitz.seen(0, self.toeplitz.view(phi)), measured)
-            return self.toeplitz.times(0, phi.adjoint(weights))
+            return Estimate(self.toeplitz.times(0, phi.adjoint(weights)))
         factor = self.factor.to(measured.y.dtype)
         seen = phi.apply_block(factor[None])
         floor = self.floor.to(measured.y.real.dtype)
         weights = whitened(seen @ seen.mH + floor * phi.gram(), measured)
-        return (weights[:, None, :] @ seen.conj())[:, 0] @ factor.mT + floor * phi.adjoint(weights)
+        signal = (weights[:, None, :] @ seen.conj())[:, 0] @ factor.mT + floor * phi.adjoint(weights)
+        return Estimate(signal)
 
     def configuration(self) -> dict[str, Json]:
         rx, tx = (array_configuration(array) for array in self.arrays)
