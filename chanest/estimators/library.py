@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-
-from torch import Tensor
+from typing import TypeVar
 
 from chanest.estimators import estimator_class
 from chanest.estimators.base import ChannelEstimator, Fit
@@ -14,6 +13,8 @@ from chanest.estimators.noise import NoiseModel
 from chanest.problem import ChannelProblem
 from vlista_core import checkpoint
 from vlista_core.tensorfile import Json
+
+Loaded = TypeVar("Loaded", bound=ChannelEstimator)
 
 SHIPPED = Path(__file__).resolve().parent.parent / "weights"
 
@@ -71,18 +72,7 @@ def noise_model(problem: ChannelProblem, *, trained_on: str | None = None) -> No
     path = find_weights("lmmse", trained_on or problem.scenario.name)
     if path is None:
         return NoiseModel()
-    lmmse = _load(path, LMMSE, problem, any_scenario=trained_on is not None)
-    return NoiseModel(_directions(lmmse, path, path.stat().st_mtime_ns))
-
-
-_known_directions: dict[tuple[Path, int], Tensor] = {}
-
-
-def _directions(lmmse: ChannelEstimator, path: Path, written: int) -> Tensor:
-    """The directions of an LMMSE, found once for each file: they take an eigendecomposition."""
-    if (path, written) not in _known_directions and isinstance(lmmse, LMMSE):
-        _known_directions[path, written] = lmmse.directions()
-    return _known_directions[path, written]
+    return NoiseModel(lambda: _load(path, LMMSE, problem, any_scenario=trained_on is not None).directions())
 
 
 def train_estimator(name: str, problem: ChannelProblem, plan: Fit, *, folder: Path | str | None = None) -> Path:
@@ -115,7 +105,7 @@ def provenance(path: Path | str) -> dict[str, Json]:
     return found if isinstance(found, dict) else {}
 
 
-def _load(path: Path, cls: type[ChannelEstimator], problem: ChannelProblem, *, any_scenario: bool) -> ChannelEstimator:
+def _load(path: Path, cls: type[Loaded], problem: ChannelProblem, *, any_scenario: bool) -> Loaded:
     estimator = checkpoint.load(path, expected=cls)
     origin = provenance(path)
     if estimator.signal_length != problem.signal_length:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -15,15 +17,16 @@ _CHUNK = 32
 class NoiseModel(nn.Module):
     """The σ² of a grid that makes y most likely if h ~ CN(0, g·UUᴴ) with some gain g.
 
-    U: [n, r] are the directions in which the channels of a scenario lie; None takes every direction alike, E|h|² = 1,
-    which tells noise from channel only by its power. The file of an estimator does not hold U: `get_estimator` gives it
-    that of the scenario's `lmmse`.
+    U: [n, r] are the directions in which the channels of a scenario lie; without them every direction counts alike, E|h|² = 1,
+    which tells noise from channel only by its power. The file of an estimator does not hold U: `get_estimator` says how to
+    get that of the scenario's `lmmse`, and it is got when a noise is first unknown.
     """
 
-    def __init__(self, directions: Tensor | None = None) -> None:
+    def __init__(self, directions: Callable[[], Tensor] | None = None) -> None:
         super().__init__()
+        self.find = directions
         self.directions: Tensor | None
-        self.register_buffer("directions", directions, persistent=False)
+        self.register_buffer("directions", None, persistent=False)
 
     @torch.no_grad()
     def estimate(self, y: Tensor, phi: LinearMap) -> Tensor:
@@ -41,6 +44,8 @@ class NoiseModel(nn.Module):
 
     def _eigen(self, y: Tensor, phi: LinearMap) -> tuple[Tensor, Tensor]:
         """Eigenvalues of ΦUUᴴΦᴴ and the power of y along its eigenvectors, both [batch, m]."""
+        if self.directions is None and self.find is not None:
+            self.directions = self.find().to(y.device)
         if self.directions is None:
             covariance = phi.gram()
         else:
