@@ -24,6 +24,7 @@ SIDE = 32
 PIXELS = SIDE * SIDE
 _TRAIN = [f"data_batch_{number}" for number in range(1, 6)]
 _TEST = "test_batch"
+_CACHED_PICTURES = 256
 
 
 def assemble_cifar10(name: str, files: Files) -> bytes | None:
@@ -48,8 +49,13 @@ def decode_cifar10(name: str, contents: Mapping[str, bytes]) -> ImageData:
 
 def grey(colours: Tensor) -> Tensor:
     """Luma of ITU-R BT.601, 0.299 R + 0.587 G + 0.114 B, to the nearest byte. uint8 [batch, 3, ...] -> [batch, ...]."""
-    red, green, blue = colours.to(torch.int32).unbind(1)
-    return ((299 * red + 587 * green + 114 * blue + 500) // 1000).to(torch.uint8)
+    return torch.cat([_grey(part) for part in colours.split(_CACHED_PICTURES)])
+
+
+def _grey(colours: Tensor) -> Tensor:
+    """Exact: the sums are integers below 2²⁴, and the cast to bytes rounds down."""
+    red, green, blue = colours.to(torch.float32).unbind(1)
+    return ((299 * red + 587 * green + 114 * blue + 500) / 1000).to(torch.uint8)
 
 
 def _read_records(name: str, content: bytes) -> tuple[Tensor, Tensor]:
