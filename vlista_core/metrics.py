@@ -9,6 +9,7 @@ from torch import Tensor
 from torchmetrics.functional.classification import binary_auroc
 from torchmetrics.functional.image import structural_similarity_index_measure
 
+_WINDOW = 11
 _COVERAGE_LEVELS = tuple(level / 20 for level in range(1, 20))
 
 
@@ -38,14 +39,25 @@ def nmse_median_db(estimate: Tensor, signal: Tensor) -> float:
 
 
 def ssim(estimate: Tensor, images: Tensor) -> Tensor:
-    """SSIM of each image: Gaussian window 11, sigma 1.5, data range 1, edges mirrored. [batch, height, width] -> [batch]."""
+    """SSIM of each image: Gaussian window 11, sigma 1.5, data range 1. [batch, height, width] -> [batch].
+
+    The mean is over the windows that lie inside the image. That is the paper's definition, by what the mean training image
+    scores; windows that reach over a mirrored black edge would lift MNIST's figures by two tenths.
+    """
     _check_images(estimate, images)
     value = structural_similarity_index_measure(
-        estimate[:, None], images[:, None], sigma=1.5, kernel_size=11, data_range=1.0, reduction="none"
+        estimate[:, None],
+        images[:, None],
+        sigma=1.5,
+        kernel_size=_WINDOW,
+        data_range=1.0,
+        reduction="none",
+        return_full_image=True,
     )
-    if not isinstance(value, Tensor):
-        raise TypeError(f"torchmetrics returned {type(value).__name__} instead of a tensor")
-    return value.reshape(images.shape[0])
+    if not isinstance(value, tuple):
+        raise TypeError(f"torchmetrics returned {type(value).__name__} instead of two tensors")
+    edge = _WINDOW // 2
+    return value[1][:, 0, edge:-edge, edge:-edge].mean((1, 2))
 
 
 def psnr_db(estimate: Tensor, images: Tensor) -> Tensor:
