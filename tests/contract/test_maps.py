@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from vlista_core.dictionaries import LearnedDictionary, canonical, dct, wavelet
-from vlista_core.linops import DenseMap, LinearMap, ScaledMap
+from vlista_core.linops import DenseMap, GroupedMap, LinearMap, ScaledMap
 from vlista_core.testing import MAP_CHECKS, MapCase, SpyMap
 
 
@@ -23,6 +23,10 @@ def _image_basis(make: Callable[[torch.dtype], LinearMap]) -> Callable[[torch.dt
         return DenseMap(make(torch.float64).materialize()[0].to(dtype), rows_orthonormal=True)
 
     return build
+
+
+def _grouped(dtype: torch.dtype) -> LinearMap:
+    return GroupedMap(_normal((2, 7, 11), dtype), 2)
 
 
 def _dense(*shape: int) -> Callable[[torch.dtype], LinearMap]:
@@ -49,6 +53,11 @@ CASES = [
     MapCase("dct", _image_basis(lambda dtype: dct(5, 6, dtype))),
     MapCase("wavelet", _image_basis(lambda dtype: wavelet(12, 9, dtype=dtype))),
     MapCase("through a basis", _product(_dense(4, 7, 30), _image_basis(lambda dtype: dct(5, 6, dtype)))),
+    MapCase("grouped", lambda dtype: GroupedMap(_normal((2, 7, 11), dtype), 2)),
+    MapCase(
+        "grouped after a shared one",
+        lambda dtype: GroupedMap(_normal((2, 7, 11), dtype), 2) @ DenseMap(_normal((11, 9), dtype)),
+    ),
     MapCase("spy", lambda dtype: SpyMap(DenseMap(_normal((4, 7, 11), dtype)))),
 ]
 

@@ -60,6 +60,10 @@ class LinearMap(ABC):
     def tensors(self) -> tuple[Tensor, ...]:
         """The data that the map stores, so that it can be looked at for NaN and Inf."""
 
+    def distinct(self) -> tuple[LinearMap, int]:
+        """The map of the matrices that differ, and how many samples in a row share each: for work on matrices themselves."""
+        return self, 1
+
     def cast(self, dtype: torch.dtype) -> LinearMap:
         """The same map in another precision of the same kind, real or complex."""
         from vlista_core.linops.dense import DenseMap

@@ -74,6 +74,12 @@ class ComposedMap(LinearMap):
     def materialize(self) -> Tensor:
         return self.outer.materialize() @ self.inner.materialize()
 
+    def distinct(self) -> tuple[LinearMap, int]:
+        if self.inner.batch is not None:
+            return self, 1
+        outer, members = self.outer.distinct()
+        return ComposedMap(outer, self.inner), members
+
     def select(self, index: Tensor) -> ComposedMap:
         return ComposedMap(self.outer.select(index), self.inner.select(index))
 

@@ -78,14 +78,16 @@ class PaperAugmentation(Augmentation):
         start_head(self.threshold_head, threshold)
 
     def forward(self, state: LayerState) -> Adaptation:
-        matrix = (state.phi @ state.psi).materialize()
+        product, members = (state.phi @ state.psi).distinct()
+        matrix = product.materialize()
         image = torch.view_as_real(matrix).movedim(-1, 1) if matrix.is_complex() else matrix[:, None]
         for convolution in self.convolutions:
             image = torch.relu(convolution(image))
         features = torch.relu(self.mix(self.pool(image).flatten(1)))
         step, threshold = (nn.functional.softplus(head(features)) for head in (self.step_head, self.threshold_head))
         size = state.y.shape[0]
-        return Adaptation(step.expand(size, 1), threshold.expand(size, 1))
+        step, threshold = (value.repeat_interleave(members, dim=0).expand(size, 1) for value in (step, threshold))
+        return Adaptation(step, threshold)
 
 
 class AdaptiveAugmentation(Augmentation):
