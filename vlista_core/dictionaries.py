@@ -18,6 +18,8 @@ from vlista_core.linops import DenseMap, IdentityMap, LinearMap
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
+_LEAST_POWER = 1e-6
+
 DTYPES: dict[str, torch.dtype] = {
     "float32": torch.float32,
     "float64": torch.float64,
@@ -84,6 +86,18 @@ def sparse_pca(images: Tensor, atoms: int, *, alpha: float = 0.01, iterations: i
     random /= np.linalg.norm(random, axis=1, keepdims=True)
     unit = np.where(norms > 0, components / np.where(norms > 0, norms, 1.0), random)
     return DenseMap(torch.from_numpy(np.ascontiguousarray(unit.T)).to(images.dtype))
+
+
+def scaled_principal(signals: Tensor, *, exponent: float = 0.25) -> DenseMap:
+    """Principal directions of signals about zero, the strongest first, scaled by (power/largest power)^exponent: [n, n].
+
+    signals: [samples, n]. A place for a learned dictionary to start: a gradient step Ψᵀ then favours what signals are made of,
+    without leaving the weak directions behind as the full scale, exponent ½, would.
+    """
+    second_moment = (signals.mT @ signals).double() / len(signals)
+    power, directions = torch.linalg.eigh(second_moment)
+    share = (power / power[-1]).clamp_min(_LEAST_POWER)
+    return DenseMap((directions * share**exponent).flip(1).to(signals.dtype).contiguous())
 
 
 class LearnedMap(nn.Module, LinearMap):
