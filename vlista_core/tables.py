@@ -44,9 +44,9 @@ def decibels(value: float | None, digits: int = 1) -> str:
     return "–" if value is None else f"{value:.{digits}f}".replace("-", "−")
 
 
-def signed(value: float | None) -> str:
+def signed(value: float | None, digits: int = 2) -> str:
     """A difference with its sign."""
-    return "–" if value is None else f"{value:+.2f}".replace("-", "−")
+    return "–" if value is None else f"{value:+.{digits}f}".replace("-", "−")
 
 
 def milliseconds(value: float | None) -> str:
