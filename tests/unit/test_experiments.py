@@ -154,16 +154,6 @@ def test_no_cell_starts_once_the_hours_have_passed(registry: dict[str, str], tmp
         _run("mnist", tmp_path, hours=0)
 
 
-def test_processes_give_what_one_process_gives(registry: dict[str, str], tmp_path: Path) -> None:
-    cells = [cell for cell in get_experiment("mnist").cells() if cell["measurements"] == 100][:4]
-    found = []
-    for workers in (1, 2):
-        results = run_cells(cells, Store(tmp_path / str(workers)), workers=workers)
-        found.append({cell_id(each.cell): {**(each.result or {}), "seconds": 0} for each in results})
-    assert len(found[0]) == 4
-    assert found[0] == found[1]
-
-
 def test_what_is_chosen_exists_or_is_refused_in_one_sentence(registry: dict[str, str]) -> None:
     assert len(select_cells("all")) == 9 + 1 + 3
     assert select_cells("all")[0]["experiment"] == "mnist"

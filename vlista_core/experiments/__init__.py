@@ -18,11 +18,16 @@ def experiment_names() -> list[str]:
     return list(EXPERIMENTS)
 
 
-def get_experiment(name: str) -> Experiment:
-    """The experiment registered as `name`, or a ValueError that lists the known ones."""
+def place_of(name: str) -> str:
+    """Where the experiment registered as `name` is, or a ValueError that lists the known ones."""
     if name not in EXPERIMENTS:
         raise ValueError(f"unknown experiment {name!r}; known are {', '.join(EXPERIMENTS)}")
-    return load_experiment(EXPERIMENTS[name])
+    return EXPERIMENTS[name]
+
+
+def get_experiment(name: str) -> Experiment:
+    """The experiment registered as `name`."""
+    return load_experiment(place_of(name))
 
 
 def load_experiment(place: str) -> Experiment:
@@ -42,4 +47,5 @@ __all__ = [
     "experiment_names",
     "get_experiment",
     "load_experiment",
+    "place_of",
 ]

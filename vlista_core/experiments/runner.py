@@ -14,12 +14,12 @@ from pathlib import Path
 
 import torch
 
-from vlista_core.experiments import EXPERIMENTS, Cell, Context, cell_id, load_experiment
+from vlista_core.experiments import Cell, Context, cell_id, load_experiment, place_of
 from vlista_core.experiments.store import Store
 from vlista_core.jobs import connect, run_here, run_in_processes, run_on_cluster
 from vlista_core.problems import check_count
+from vlista_core.progress import listening
 from vlista_core.tensorfile import Json
-from vlista_core.training.progress import listening
 
 _FAULTS = (ArithmeticError, LookupError, MemoryError, OSError, RuntimeError, TypeError, ValueError)
 """What may end one cell without ending the others."""
@@ -86,7 +86,7 @@ def run_cells(
     deadline = time.monotonic() + 3600 * hours
     jobs: dict[bool, list[Job]] = {False: [], True: []}
     for cell in cells:
-        place = EXPERIMENTS[str(cell["experiment"])]
+        place = place_of(str(cell["experiment"]))
         jobs[load_experiment(place).timed].append(Job(place, cell, data, store.weights))
     plain, timed = jobs[False], jobs[True]
     here = partial(run_job, progress=progress)

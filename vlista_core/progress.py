@@ -1,4 +1,4 @@
-"""The progress bar on a terminal, and silence elsewhere."""
+"""The progress of training: a bar on a terminal, silence elsewhere, or whoever listens."""
 
 from __future__ import annotations
 
