@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from html import escape
 from pathlib import Path
 
-from chanest.evaluation.files import check_folder, write_text
 from chanest.evaluation.results import Results
-from chanest.tables import Table, gap_tables, headline, interval_table, main_tables
+from chanest.tables import gap_tables, headline, interval_table, main_tables
+from vlista_core.files import check_folder, write_text
+from vlista_core.page import figure_html, folded, page_html, table_html
+from vlista_core.tables import Table
 from vlista_core.tensorfile import Json
-
-_STYLE = """
-:root { color-scheme: light dark; }
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 0 auto; padding: 1rem; }
-h1 { font-size: 1.5rem; margin-bottom: 0; } h2 { font-size: 1.15rem; margin-top: 2.2rem; }
-.message { font-size: 1.15rem; border-left: 4px solid #0072b2; padding: .2rem 0 .2rem .9rem; }
-.wide { overflow-x: auto; } img { max-width: 100%; height: auto; background: #fff; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem; }
-caption { text-align: left; font-weight: 600; padding-bottom: .4rem; }
-th, td { padding: .2rem .7rem; text-align: right; white-space: nowrap; border-bottom: 1px solid #8884; }
-th:first-child, td:first-child { text-align: left; } tr.bound td { font-style: italic; opacity: .8; }
-tr.best td { font-weight: 600; } .quiet { opacity: .75; font-size: .9rem; }
-pre { overflow-x: auto; font-size: .8rem; } summary { cursor: pointer; font-weight: 600; margin: .8rem 0; }
-"""
 
 
 def write_report(results: Results, folder: Path | str) -> Path:
@@ -56,47 +43,15 @@ def html(results: Results, figures: dict[str, Path]) -> str:
         f'<p class="quiet">{escape(plan.scenario.description)}</p>',
         f'<p class="message">{escape(headline(results))}</p>',
     ]
-    parts += [_figure(title, path) for title, path in figures.items()]
-    parts += ["<h2>Tables</h2>", *(_table(table) for table in main_tables(results)), _explanation(results)]
-    parts += [_table(table) for table in gap_tables(results)]
-    parts += [_folded("All figures with their intervals", _table(interval_table(results)))]
-    parts += ["<h2>Configuration</h2>", _table(_settings(results))]
+    parts += [figure_html(title, path) for title, path in figures.items()]
+    parts += ["<h2>Tables</h2>", *(table_html(table) for table in main_tables(results)), _explanation(results)]
+    parts += [table_html(table) for table in gap_tables(results)]
+    parts += [folded("All figures with their intervals", table_html(interval_table(results)))]
+    parts += ["<h2>Configuration</h2>", table_html(_settings(results))]
     parts += [f'<p class="quiet">{escape(note)}</p>' for note in _notes(results)]
     manifest = json.dumps(results.manifest, indent=1, ensure_ascii=False)
-    parts += [_folded("Manifest", f"<pre>{escape(manifest)}</pre>")]
-    return "\n".join(
-        [
-            "<!doctype html>",
-            '<html lang="en"><head><meta charset="utf-8">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>{escape(plan.scenario.name)}: channel estimators compared</title>",
-            f"<style>{_STYLE}</style></head><body>",
-            *parts,
-            "</body></html>\n",
-        ]
-    )
-
-
-def _figure(title: str, path: Path) -> str:
-    image = base64.b64encode(path.read_bytes()).decode()
-    return f'<h2>{escape(title)}</h2>\n<img alt="{escape(title)}" src="data:image/png;base64,{image}">'
-
-
-def _table(table: Table) -> str:
-    last = len(table.lines) - table.bounds
-
-    def line(number: int, cells: tuple[str, ...]) -> str:
-        look = ' class="bound"' if number >= last else ' class="best"' if number == 0 and table.bounds else ""
-        return f"<tr{look}>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>"
-
-    heading = "".join(f"<th>{escape(text)}</th>" for text in table.heading)
-    lines = "\n".join(line(number, cells) for number, cells in enumerate(table.lines))
-    head = f"<thead><tr>{heading}</tr></thead>" if any(table.heading) else ""
-    return f'<div class="wide"><table><caption>{escape(table.title)}</caption>{head}<tbody>\n{lines}\n</tbody></table></div>'
-
-
-def _folded(title: str, content: str) -> str:
-    return f"<details><summary>{escape(title)}</summary>\n{content}\n</details>"
+    parts += [folded("Manifest", f"<pre>{escape(manifest)}</pre>")]
+    return page_html(f"{plan.scenario.name}: channel estimators compared", parts)
 
 
 def _explanation(results: Results) -> str:

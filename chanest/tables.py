@@ -2,45 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from rich.console import Console
-from rich.table import Table as RichTable
-
 from chanest.evaluation.results import REFERENCE, Results, Row
+from vlista_core.tables import Table, decibels, milliseconds, signed
 
 _SYMBOLS = {"snr": "SNR", "frames": "T", "chains": "chains", "bits": "bits"}
-
-
-@dataclass(frozen=True)
-class Table:
-    """A title, a heading for each column and lines of text; `bounds` counts the lines at the end that are bounds."""
-
-    title: str
-    heading: tuple[str, ...]
-    lines: tuple[tuple[str, ...], ...]
-    bounds: int = 0
-
-    def markdown(self) -> str:
-        """The table in Markdown, its title above it."""
-        rule = ["---", *("---:" for _ in self.heading[1:])]
-        lines = [self.heading, rule, *self.lines]
-        return "\n".join([f"**{self.title}**", "", *("| " + " | ".join(line) + " |" for line in lines), ""])
-
-
-def print_table(table: Table, console: Console | None = None) -> None:
-    """A table for people on a terminal, in Markdown elsewhere."""
-    console = console or Console()
-    if not console.is_terminal:
-        console.print(table.markdown(), highlight=False, markup=False, soft_wrap=True)
-        return
-    shown = RichTable(title=table.title, box=None, header_style="bold", title_justify="left")
-    for number, heading in enumerate(table.heading):
-        shown.add_column(heading, justify="left" if number == 0 else "right", no_wrap=True)
-    for number, line in enumerate(table.lines):
-        bound = number >= len(table.lines) - table.bounds
-        shown.add_row(*line, style="dim" if bound else "bold" if number == 0 else None)
-    console.print(shown)
 
 
 def main_tables(results: Results) -> list[Table]:
@@ -111,23 +76,6 @@ def headline(results: Results) -> str:
     if others and others[0].nmse_db is not None:
         said += f" Next is {others[0].label} with {decibels(others[0].nmse_db)} dB{_cost(others[0])}."
     return said
-
-
-def decibels(value: float | None, digits: int = 1) -> str:
-    """A level with a proper minus; a dash where there is none."""
-    return "–" if value is None else f"{value:.{digits}f}".replace("-", "−")
-
-
-def signed(value: float | None) -> str:
-    """A difference with its sign."""
-    return "–" if value is None else f"{value:+.2f}".replace("-", "−")
-
-
-def milliseconds(value: float | None) -> str:
-    """A time with two significant digits at least."""
-    if value is None:
-        return "–"
-    return f"{value:.0f}" if value >= 10 else f"{value:.1f}" if value >= 1 else f"{value:.3f}"
 
 
 def _main_table(results: Results, snr: float | None) -> Table:

@@ -17,8 +17,9 @@ from chanest.estimators import Fit, estimator_class
 from chanest.estimators.library import train_estimator
 from chanest.evaluation import Plan, evaluate, usable_bounds, usable_estimators
 from chanest.report import write_report
-from chanest.tables import headline, main_tables, print_table
+from chanest.tables import headline, main_tables
 from vlista_core.metrics import nmse_db
+from vlista_core.tables import print_table
 
 CHANNELS = 32  # as many as fit into two minutes with the slowest of them; `chanest evaluate` takes 1,000
 

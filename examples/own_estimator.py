@@ -15,9 +15,10 @@ import chanest
 from chanest.estimators.linear import whitened
 from chanest.evaluation import Plan, evaluate, usable_bounds, usable_estimators
 from chanest.report import write_report
-from chanest.tables import headline, main_tables, print_table
+from chanest.tables import headline, main_tables
 from vlista_core.estimate import Estimate, Estimator, Measurement
 from vlista_core.linops import LinearMap
+from vlista_core.tables import print_table
 
 
 class PowerWeighted(Estimator):

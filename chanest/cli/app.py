@@ -1,14 +1,10 @@
-"""What all commands share: the application, where output goes, errors in one line, progress with time left."""
+"""The application that all commands belong to."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 app = typer.Typer(
     name="chanest",
@@ -17,8 +13,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-out = Console()
-err = Console(stderr=True)
 
 Name = Annotated[str, typer.Argument(help="A shipped scenario (see `chanest scenarios`) or the path of a .toml file.")]
 
@@ -26,26 +20,3 @@ Name = Annotated[str, typer.Argument(help="A shipped scenario (see `chanest scen
 @app.callback()
 def _main() -> None:
     """Wireless MIMO channel estimation: scenarios, channels, estimators."""
-
-
-@contextmanager
-def one_line_errors() -> Iterator[None]:
-    """A user's mistake ends in one line on stderr and exit code 2, never in a traceback."""
-    try:
-        yield
-    except (ValueError, OSError) as error:
-        say(f"error: {' '.join(str(error).split())}")
-        raise typer.Exit(2) from None
-
-
-def say(message: str) -> None:
-    """A line on stderr."""
-    err.print(message, markup=False, highlight=False, soft_wrap=True)
-
-
-def progress() -> Progress:
-    """A bar with counts and the time left on stderr; silent where that is no terminal."""
-    return Progress(
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-        TextColumn("left"), TimeRemainingColumn(), console=err, disable=not err.is_terminal,
-    )  # fmt: skip

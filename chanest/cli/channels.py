@@ -9,10 +9,11 @@ import typer
 from rich.table import Table
 
 from chanest.channels.store import write_channels
-from chanest.cli.app import Name, app, one_line_errors, out, progress
+from chanest.cli.app import Name, app
 from chanest.problem import ChannelProblem
 from chanest.scenario import Scenario, load_scenario, scenario_names
 from vlista_core.draws import Split
+from vlista_core.terminal import one_line_errors, out, progress, tell
 
 
 @app.command()
@@ -68,7 +69,7 @@ def generate(
                 output, scenario, count=total, split=chosen, seed=scenario.data.seed if seed is None else seed,
                 on_progress=lambda done: bar.update(task, completed=done),
             )  # fmt: skip
-    out.print(f"{file.count} channels in {file.path}", highlight=False, soft_wrap=True)
+    tell(f"{file.count} channels in {file.path}")
 
 
 @app.command("plot-channel")
@@ -86,7 +87,7 @@ def plot_channel(
 
         scenario = load_scenario(name)
         draw_channel(ChannelProblem(scenario), output, seed=scenario.data.seed if seed is None else seed, index=index)
-    out.print(f"wrote {output}", highlight=False, soft_wrap=True)
+    tell(f"wrote {output}")
 
 
 def _split(value: str) -> Split:

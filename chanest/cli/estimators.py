@@ -10,14 +10,16 @@ from typing import Annotated, cast, get_args
 import typer
 from rich.table import Table
 
-from chanest.cli.app import Name, app, one_line_errors, out, progress, say
+from chanest.cli.app import Name, app
 from chanest.estimators import Fit, estimator_class, estimator_names
 from chanest.estimators.library import SHIPPED, find_weights, own_folder, train_estimator, weights_file
 from chanest.evaluation import Plan, Results, Sweep, evaluate, usable_bounds, usable_estimators
 from chanest.problem import ChannelProblem
 from chanest.report import write_report
 from chanest.scenario import Scenario, load_scenario
-from chanest.tables import headline, main_tables, print_table
+from chanest.tables import headline, main_tables
+from vlista_core.tables import print_table
+from vlista_core.terminal import names_in, one_line_errors, out, progress, say, tell
 
 _SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 _MOST_POINTS = 1000
@@ -49,7 +51,7 @@ def train(
     """Fit an estimator to a scenario and store its weights, where `evaluate` finds them."""
     with one_line_errors():
         problem = ChannelProblem(load_scenario(name))
-        names = _names(estimator)
+        names = names_in(estimator)
         for each in names:
             estimator_class(each)
         seconds = parse_budget(budget)
@@ -61,7 +63,7 @@ def train(
                     bar.update(task, completed=math.floor(100 * share), description=f"{each}: {words}")  # noqa: B023
 
                 path = train_estimator(each, problem, Fit(seconds, seed, report), folder=output)
-            out.print(f"wrote {path}", highlight=False, soft_wrap=True)
+            tell(f"wrote {path}")
 
 
 @app.command("evaluate")
@@ -90,7 +92,7 @@ def evaluate_command(
     with one_line_errors():
         scenario = load_scenario(name)
         lender = None if trained_on is None else load_scenario(trained_on).name
-        chosen, notes = usable_estimators(scenario, lender) if estimators == "all" else (_names(estimators), [])
+        chosen, notes = usable_estimators(scenario, lender) if estimators == "all" else (names_in(estimators), [])
         over, values = parse_sweep(sweep)
         plan = Plan(
             scenario, tuple(chosen), tuple(usable_bounds(scenario)) if bounds else (), parse_snr(snr), channels, seed,
@@ -161,10 +163,6 @@ def parse_sweep(text: str | None) -> tuple[Sweep, tuple[int, ...]]:
     return cast(Sweep, key), tuple(int(value) for value in values.split(","))
 
 
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
-
-
 def _weights(name: str, scenario: Scenario | None) -> str:
     """Where the weights for a scenario are, or for which scenarios there are some."""
     if scenario is not None:
@@ -181,5 +179,5 @@ def _weights(name: str, scenario: Scenario | None) -> str:
 def _print_results(results: Results, page: Path) -> None:
     for figures in main_tables(results):
         print_table(figures, out)
-    out.print(headline(results), highlight=False, markup=False)
-    out.print(f"report: {page}", highlight=False, soft_wrap=True)
+    tell(headline(results))
+    tell(f"report: {page}")

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import datetime
-import os
-import platform
-import subprocess
 from dataclasses import asdict, dataclass, fields
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Self, cast
 
-import torch
-
-from chanest.evaluation.files import read_json, write_csv, write_json
 from chanest.evaluation.plan import BATCH, Plan, digest
+from vlista_core.files import read_json, write_csv, write_json
+from vlista_core.provenance import environment, now
 from vlista_core.tensorfile import Json
 
 REFERENCE = "genie-angles"
@@ -120,18 +114,11 @@ def new_manifest(plan: Plan) -> dict[str, Json]:
         "plan_hash": plan.hash(),
         "scenario_hash": digest(scenario),
         "channel_hash": plan.scenario.channel_hash(),
-        "started": _now(),
+        "started": now(),
         "finished": None,
         "seed": plan.seed,
         "split": "test",
-        "versions": {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}},
-        "machine": {
-            "system": platform.system(),
-            "processor": platform.machine(),
-            "cores": os.cpu_count(),
-            "torch_threads": torch.get_num_threads(),
-        },
-        "commit": _commit(),
+        **environment("sionna-no-rt"),
         "notes": [],
         "weights": {},
         "plan": plan.to_json(),
@@ -140,33 +127,7 @@ def new_manifest(plan: Plan) -> dict[str, Json]:
 
 def finished_manifest(manifest: dict[str, Json], weights: dict[str, Json], notes: list[str]) -> dict[str, Json]:
     """The manifest of a completed run. weights: provenance of each estimator's file."""
-    return {**manifest, "finished": _now(), "weights": weights, "notes": cast(Json, notes)}
-
-
-_PACKAGES = ("vlista", "torch", "sionna-no-rt", "numpy")
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
-
-
-def _commit() -> str | None:
-    """The commit of a checkout, with a mark where files were changed since."""
-    root = Path(__file__).resolve().parents[2]
-    if not (root / ".git").exists():
-        return None
-    try:
-        command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return None
-
-
-def _now() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    return {**manifest, "finished": now(), "weights": weights, "notes": cast(Json, notes)}
 
 
 def _or_infinity(value: float | None) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import fields
 from functools import partial
@@ -13,13 +13,13 @@ from chanest.bounds import BOUNDS
 from chanest.estimators import estimator_names
 from chanest.estimators.library import get_estimator
 from chanest.evaluation import cells as work
-from chanest.evaluation.files import check_folder, read_json, write_json
 from chanest.evaluation.plan import Cell, Plan, cell_id, file_digest
 from chanest.evaluation.results import Results, Row, finished_manifest, new_manifest
-from chanest.evaluation.workers import Finished, connect, run_here, run_in_processes, run_on_cluster
 from chanest.problem import ChannelProblem
 from chanest.scenario import Scenario
 from vlista_core.estimate import Estimator
+from vlista_core.files import check_folder, read_json, write_json
+from vlista_core.jobs import connect, run_here, run_in_processes, run_on_cluster
 from vlista_core.problems import check_count
 from vlista_core.tensorfile import Json
 
@@ -57,7 +57,7 @@ def evaluate(
         missing = [cell for cell in todo if cell_id(cell) not in stored]
         progress(len(stored), len(todo), "")
 
-        def keep(finished: Finished) -> None:
+        def keep(finished: Iterator[tuple[Cell, dict[str, Json]]]) -> None:
             for cell, result in finished:
                 write_json(folder / "cells" / f"{cell_id(cell)}.json", {"cell": cast(Json, cell), "result": result})
                 stored[cell_id(cell)] = result

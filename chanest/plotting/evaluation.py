@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from chanest.evaluation.files import replacing
 from chanest.evaluation.results import Results
+from vlista_core.plotting import DOTTED, MIXED, Look, label_ends, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,8 +14,6 @@ if TYPE_CHECKING:
 
 _TOP_DB = 3.0
 """Curves that fail are cut here, so that those that do not can be told apart."""
-_LINE_HEIGHT = 1.25
-"""Of a label, in font sizes."""
 _SIDES = (
     (9, 0, "left"), (-9, 0, "right"), (0, 11, "center"), (0, -12, "center"), (7, 9, "left"), (7, -9, "left"),
     (-7, 9, "right"), (-7, -9, "right"), (8, 18, "left"), (8, -18, "left"), (-8, 18, "right"), (-8, -18, "right"),
@@ -34,50 +29,28 @@ _AXIS = {
 }
 
 
-@dataclass(frozen=True)
-class _Look:
-    colour: str
-    marker: str
-    line: str | tuple[int, tuple[float, ...]] = "-"
-    strong: bool = False
-
-    @property
-    def width(self) -> float:
-        return 2.6 if self.strong else 1.1
-
-    @property
-    def size(self) -> float:
-        """Of the marker on a curve; a star looks smaller than it is."""
-        return 11.0 if self.marker == "*" else 7.0 if self.strong else 5.0
-
-    @property
-    def weight(self) -> str:
-        return "bold" if self.strong else "normal"
-
-
-_DOTTED, _MIXED = (0, (1, 1)), (0, (4, 1, 1, 1))
 _BLUE, _ORANGE, _GREEN, _PURPLE, _GREY = "#0072b2", "#c8500a", "#00805f", "#a8558a", "#777777"
 _LOOKS = {
-    "ls": _Look(_GREY, "x"),
-    "lmmse": _Look(_GREEN, "s"),
-    "gmm": _Look(_GREEN, "D", _MIXED),
-    "omp": _Look(_ORANGE, "v"),
-    "somp": _Look(_ORANGE, "<", _MIXED),
-    "sw-omp": _Look(_ORANGE, ">", _DOTTED),
-    "fista": _Look(_ORANGE, "p", _MIXED),
-    "amp": _Look(_PURPLE, "h", _DOTTED),
-    "vamp": _Look(_PURPLE, "H", _MIXED),
-    "sbl": _Look(_PURPLE, "d"),
-    "bcs": _Look(_PURPLE, "8", _DOTTED),
-    "lista": _Look(_GREY, "1", _MIXED),
-    "alista": _Look(_GREY, "2", _DOTTED),
-    "nalista": _Look(_GREY, "3"),
-    "dlista": _Look(_BLUE, "^", _MIXED),
-    "a-dlista": _Look(_BLUE, "o", strong=True),
-    "vlista": _Look(_BLUE, "P", _DOTTED),
-    "a-dlista+": _Look("#00365c", "*", strong=True),
+    "ls": Look(_GREY, "x"),
+    "lmmse": Look(_GREEN, "s"),
+    "gmm": Look(_GREEN, "D", MIXED),
+    "omp": Look(_ORANGE, "v"),
+    "somp": Look(_ORANGE, "<", MIXED),
+    "sw-omp": Look(_ORANGE, ">", DOTTED),
+    "fista": Look(_ORANGE, "p", MIXED),
+    "amp": Look(_PURPLE, "h", DOTTED),
+    "vamp": Look(_PURPLE, "H", MIXED),
+    "sbl": Look(_PURPLE, "d"),
+    "bcs": Look(_PURPLE, "8", DOTTED),
+    "lista": Look(_GREY, "1", MIXED),
+    "alista": Look(_GREY, "2", DOTTED),
+    "nalista": Look(_GREY, "3"),
+    "dlista": Look(_BLUE, "^", MIXED),
+    "a-dlista": Look(_BLUE, "o", strong=True),
+    "vlista": Look(_BLUE, "P", DOTTED),
+    "a-dlista+": Look("#00365c", "*", strong=True),
 }
-_OWN = (_Look("#b00020", "X", strong=True), _Look("#7a0046", "$+$", _MIXED, strong=True))
+_OWN = (Look("#b00020", "X", strong=True), Look("#7a0046", "$+$", MIXED, strong=True))
 _BOUND_LINES = ((0, (6, 2)), (0, (3, 1.5)), (0, (8, 2, 2, 2)), (0, (2, 2)), (0, (10, 4)))
 
 
@@ -85,7 +58,7 @@ def draw_curves(results: Results, path: Path) -> None:
     """NMSE over the sweep with 95 % intervals, a panel for each SNR unless the sweep is over it; labels at the curves."""
     plan = results.plan
     panels: list[float | None] = [None] if plan.sweep == "snr" else list(plan.snr_db)
-    with _figure(path, (8.6 if len(panels) == 1 else 5.6 * len(panels) + 0.5, 6.2)) as figure:
+    with new_figure(path, (8.6 if len(panels) == 1 else 5.6 * len(panels) + 0.5, 6.2)) as figure:
         for axes, snr in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
             _draw_panel(figure, axes, results, snr)
         figure.suptitle(f"{plan.scenario.name}: NMSE of {plan.channels:,} test channels, 95 % intervals", fontsize=13)
@@ -95,7 +68,7 @@ def _draw_panel(figure: Figure, axes: Axes, results: Results, snr: float | None)
     plan = results.plan
     points = sorted(point for point in plan.points() if snr in (None, point[1]))
     lone, bottom, top = len(points) == 1, 0.0, -100.0
-    ends: list[tuple[float, str, _Look]] = []
+    ends: list[tuple[float, str, Look]] = []
     for name, look in _looks(results).items():
         rows = [results.row(name, *point) for point in points]
         known = [row for row in rows if row.nmse_db is not None]
@@ -121,52 +94,7 @@ def _draw_panel(figure: Figure, axes: Axes, results: Results, snr: float | None)
     axes.grid(alpha=0.25)
     if snr is not None:
         axes.set_title(f"SNR {snr:g} dB")
-    _label_ends(figure, axes, ends)
-
-
-def _label_ends(figure: Figure, axes: Axes, ends: list[tuple[float, str, _Look]]) -> None:
-    """A name at the right end of each curve, pushed apart where they would overlap, with a thin line to the curve."""
-    low, high = axes.get_ylim()
-    size = 9.5 if len(ends) <= 16 else 8.5
-    height = 0.78 * figure.get_size_inches()[1] * 72
-    spacing = (high - low) * _LINE_HEIGHT * size / height
-    ends = sorted(ends, key=lambda end: end[0])
-    places = _apart([min(end[0], high) for end in ends], spacing, low, high)
-    for (level, label, look), place in zip(ends, places, strict=True):
-        axes.annotate(
-            label, xy=(1.0, min(level, high)), xytext=(1.06, place), xycoords=("axes fraction", "data"),
-            textcoords=("axes fraction", "data"), va="center", fontsize=size, color=look.colour, weight=look.weight,
-            annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": look.colour, "lw": 0.6, "shrinkA": 1, "shrinkB": 0, "relpos": (0, 0.5)},
-        )  # fmt: skip
-
-
-def _apart(places: list[float], spacing: float, low: float, high: float) -> list[float]:
-    """Ascending places moved as little as may be so that neighbours are `spacing` apart, within [low, high].
-
-    Each group of labels that touch is centred on the mean of where its members want to be.
-    """
-    groups: list[list[float]] = []
-    for place in places:
-        groups.append([place])
-        while (
-            len(groups) > 1
-            and _span(groups[-2], spacing, low, high)[1] + spacing > _span(groups[-1], spacing, low, high)[0]
-        ):
-            last = groups.pop()
-            groups[-1] += last
-    spread = []
-    for group in groups:
-        first = _span(group, spacing, low, high)[0]
-        spread += [first + spacing * index for index in range(len(group))]
-    return spread
-
-
-def _span(group: list[float], spacing: float, low: float, high: float) -> tuple[float, float]:
-    """First and last place of a group of labels."""
-    length = spacing * (len(group) - 1)
-    first = max(low, min(sum(group) / len(group) - length / 2, high - length))
-    return first, first + length
+    label_ends(figure, axes, ends)
 
 
 def draw_accuracy_against_latency(results: Results, path: Path) -> None:
@@ -175,7 +103,7 @@ def draw_accuracy_against_latency(results: Results, path: Path) -> None:
     snr = plan.middle_snr()
     value = [point[0] for point in plan.points() if point[1] == snr][-1]
     rows = [results.row(name, value, snr) for name in _looks(results)]
-    with _figure(path, (8.6, 5.6)) as figure:
+    with new_figure(path, (8.6, 5.6)) as figure:
         axes = figure.subplots()
         shown = [(row.ms_batch, row.nmse_db, row) for row in rows if row.kind == "estimator"]
         points = [(x, min(y, _TOP_DB), row) for x, y, row in shown if x is not None and y is not None]
@@ -194,7 +122,7 @@ def draw_accuracy_against_latency(results: Results, path: Path) -> None:
             axes.axhline(level, color=look.colour, ls=look.line, lw=1.2)
         bottom = min([y for _, y, _ in points] + [level for level, _, _ in levels], default=0.0)
         axes.set_ylim(bottom - 1.2, max((y for _, y, _ in points), default=0.0) + 1.2)
-        _label_ends(figure, axes, levels)
+        label_ends(figure, axes, levels)
         axes.set_xlabel(f"time a channel in a batch of {results.batch} (ms, logarithmic)")
         axes.set_ylabel(f"NMSE at {snr:g} dB SNR (dB)")
         axes.grid(alpha=0.25)
@@ -204,9 +132,7 @@ def draw_accuracy_against_latency(results: Results, path: Path) -> None:
         )
 
 
-def _label_points(
-    figure: Figure, axes: Axes, points: list[tuple[float, float, str, _Look]], lines: list[float]
-) -> None:
+def _label_points(figure: Figure, axes: Axes, points: list[tuple[float, float, str, Look]], lines: list[float]) -> None:
     """A name beside each point, on the side where it meets the least of other points, names and level lines."""
     figure.draw_without_rendering()
     pixel = figure.dpi / 72
@@ -241,29 +167,14 @@ def _overlap(one: tuple[float, ...], two: tuple[float, ...]) -> float:
     return max(across, 0.0) * max(up, 0.0)
 
 
-def _looks(results: Results) -> dict[str, _Look]:
+def _looks(results: Results) -> dict[str, Look]:
     """How each estimator and bound is drawn; an estimator looks the same in every figure."""
-    looks: dict[str, _Look] = {}
+    looks: dict[str, Look] = {}
     own = 0
     for name in results.names("estimator"):
         if name not in _LOOKS:
             own += 1
         looks[name] = _LOOKS.get(name) or _OWN[(own - 1) % len(_OWN)]
     for number, name in enumerate(results.names("bound")):
-        looks[name] = _Look("#222222", "", _BOUND_LINES[number % len(_BOUND_LINES)])
+        looks[name] = Look("#222222", "", _BOUND_LINES[number % len(_BOUND_LINES)])
     return looks
-
-
-@contextmanager
-def _figure(path: Path, size: tuple[float, float]) -> Iterator[Figure]:
-    """A figure in the style of the house that is saved to `path`, whole or not at all."""
-    from matplotlib import rc_context
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure as NewFigure
-
-    with rc_context({"font.size": 11, "axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 12}):
-        figure = NewFigure(figsize=size, layout="constrained")
-        FigureCanvasAgg(figure)
-        yield figure
-        with replacing(path) as partial:
-            figure.savefig(partial, dpi=160)

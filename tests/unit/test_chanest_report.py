@@ -14,7 +14,9 @@ from chanest.evaluation import Plan, Results, Row
 from chanest.evaluation.results import new_manifest
 from chanest.plotting import evaluation as figures
 from chanest.report import html, markdown, write_report
-from chanest.tables import gap_tables, headline, interval_table, main_tables, milliseconds
+from chanest.tables import gap_tables, headline, interval_table, main_tables
+from vlista_core.plotting import apart
+from vlista_core.tables import milliseconds
 
 LEVELS = {"lmmse": (-4.7, -9.7, -14.8), "omp": (-5.0, -6.0, -8.0), "a-dlista+": (-6.6, -12.2, -18.1)}
 BOUNDS = {"genie-angles": (-7.1, -12.6, -18.5), "genie-rays": (-8.0, -14.0, -20.0)}
@@ -162,9 +164,9 @@ def test_every_estimator_looks_different_without_colour() -> None:
 
 def test_labels_are_moved_apart_in_order_and_stay_inside() -> None:
     wanted = [-20.0, -19.9, -19.8, -10.0, -3.0, -2.9, -2.9]
-    places = figures._apart(wanted, 1.0, -20.5, -2.0)
+    places = apart(wanted, 1.0, -20.5, -2.0)
     assert all(after - before >= 1.0 - 1e-9 for before, after in pairwise(places))
     assert places[0] >= -20.5
     assert places[-1] <= -2.0
     assert places[3] == -10.0
-    assert figures._apart([1.0, 5.0], 1.0, 0.0, 9.0) == [1.0, 5.0]
+    assert apart([1.0, 5.0], 1.0, 0.0, 9.0) == [1.0, 5.0]

@@ -22,9 +22,9 @@ from torch import Tensor, nn
 
 from vlista_core.draws import sample_generators
 from vlista_core.problems import Batch
+from vlista_core.progress import Report
 from vlista_core.tensorfile import Json
 from vlista_core.training import resume
-from vlista_core.training.progress import Report
 from vlista_core.training.rates import PLATEAU_DROP, PLATEAU_FLOOR, Schedule, plateau, rate_factor
 from vlista_core.training.result import DivergedError, Record
 from vlista_core.training.stream import Stream

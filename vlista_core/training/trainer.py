@@ -18,9 +18,9 @@ from torch import nn
 from vlista_core import tensorfile
 from vlista_core.checkpoint import Configurable
 from vlista_core.problems import Problem, check_count
+from vlista_core.progress import progress_bar
 from vlista_core.tensorfile import Json
 from vlista_core.training.loop import Loop, LossModule, Plan, parameter_groups
-from vlista_core.training.progress import progress_bar
 from vlista_core.training.rates import Schedule
 from vlista_core.training.result import TrainingResult
 from vlista_core.training.stream import Stream

@@ -1,10 +1,11 @@
-"""The progress bar on a terminal, and silence elsewhere."""
+"""The progress of training: a bar on a terminal, silence elsewhere, or whoever listens."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -12,10 +13,26 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 Report = Callable[[float, float, float, float], None]
 """(share of the budget spent, loss, best validation, samples a second)."""
 
+_listener: ContextVar[Report | None] = ContextVar("listener", default=None)
+
+
+@contextmanager
+def listening(report: Report) -> Iterator[None]:
+    """Within it training reports to `report` and shows no bar: for callers that show progress of their own."""
+    token = _listener.set(report)
+    try:
+        yield
+    finally:
+        _listener.reset(token)
+
 
 @contextmanager
 def progress_bar(name: str, *, shown: bool) -> Iterator[Report]:
     """Give a function that updates the bar; it does nothing unless `shown` and both outputs are terminals."""
+    listener = _listener.get()
+    if listener is not None:
+        yield listener
+        return
     if not (shown and sys.stderr.isatty() and sys.stdout.isatty()):
         yield lambda share, loss, validation, speed: None
         return

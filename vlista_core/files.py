@@ -52,9 +52,9 @@ def read_json(path: Path) -> dict[str, Json]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as fault:
-        raise ValueError(f"{path} is not a JSON file of an evaluation: {fault}") from None
+        raise ValueError(f"{path} is not a whole JSON file: {fault}") from None
     if not isinstance(content, dict):
-        raise ValueError(f"{path} is not a JSON file of an evaluation: it holds no object")
+        raise ValueError(f"{path} is not a JSON file of a run: it holds no object")
     return cast(dict[str, Json], content)
 
 
