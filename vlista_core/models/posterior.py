@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from vlista_core.linops import LinearMap
 from vlista_core.models.augmentation import initialise
 from vlista_core.models.distributions import DictionaryDistribution
+from vlista_core.models.doubling import Doubling
 
 _DOUBLINGS = 5
 
@@ -78,8 +79,8 @@ def _decoder(channels: int) -> nn.Sequential:
     """Five transposed convolutions, 4×4, stride 2, of one channel; the last has `channels`."""
     blocks: list[nn.Module] = []
     for _ in range(_DOUBLINGS - 1):
-        blocks += [nn.ConvTranspose2d(1, 1, 4, stride=2, padding=1), nn.ReLU()]
-    return nn.Sequential(*blocks, nn.ConvTranspose2d(1, channels, 4, stride=2, padding=1))
+        blocks += [Doubling(1, 1, 4), nn.ReLU()]
+    return nn.Sequential(*blocks, Doubling(1, channels, 4))
 
 
 def start_decoder(decoder: nn.Sequential, scale: float, start: list[float]) -> None:

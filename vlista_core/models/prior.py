@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from vlista_core.models.augmentation import initialise
 from vlista_core.models.distributions import DictionaryDistribution
+from vlista_core.models.doubling import Doubling
 from vlista_core.models.posterior import from_channels, start_decoder, to_channels
 
 _BLOCK_ENTRIES = 2**22
@@ -72,5 +73,5 @@ def _decoder(width: int, channels: int) -> nn.Sequential:
     sizes = (4 * width, 2 * width, width, channels)
     blocks: list[nn.Module] = []
     for before, after in itertools.pairwise(sizes):
-        blocks += [nn.ConvTranspose2d(before, after, 7, stride=2, padding=3, output_padding=1), nn.ReLU()]
+        blocks += [Doubling(before, after, 7), nn.ReLU()]
     return nn.Sequential(*blocks[:-1])
