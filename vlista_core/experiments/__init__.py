@@ -8,6 +8,10 @@ from vlista_core.experiments.base import Cell, Context, Experiment, Figure, cell
 
 EXPERIMENTS: dict[str, str] = {
     "synthetic": "vlista_core.experiments.synthetic:Synthetic",
+    "mnist": "vlista_core.experiments.images:mnist",
+    "cifar10": "vlista_core.experiments.images:cifar10",
+    "mnist-fixed": "vlista_core.experiments.images:mnist_fixed",
+    "cifar10-fixed": "vlista_core.experiments.images:cifar10_fixed",
     "complexity": "vlista_core.experiments.complexity:ComplexityExperiment",
 }
 """Name -> module and what gives the experiment when called, in the order of the report. Imported when asked for."""
