@@ -232,6 +232,26 @@ def test_samples_give_the_mean_and_the_variance_and_do_not_depend_on_the_batch()
     assert not torch.allclose(other.signal, out.signal)
 
 
+@pytest.mark.parametrize("anchored", [False, True])
+def test_samples_are_those_of_whole_runs_however_the_batch_is_cut(
+    anchored: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = sparse_batch(torch.float64)
+    model = VLISTA(_dictionary(), 24, prior_width=2, deviation=0.05, anchored=anchored)
+    monkeypatch.setattr("vlista_core.models.vlista._CACHED", 2 * math.prod(model.decoder.shape))
+    monkeypatch.setattr("vlista_core.models.vlista._PIECES", 2)
+    assert len(batch) > 4
+    got = model.estimate(batch.y, batch.phi, batch.noise_var, n_samples=3, seed=2).samples
+    assert got is not None
+    for draw in range(3):
+        generator = torch.Generator().manual_seed(2 * 1_000_003 + draw)
+        shape = (1, *model.decoder.shape)
+        noise = [torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(model.layers)]
+        with torch.no_grad():
+            whole = model._run(batch.y, batch.phi, batch.noise_var, noise)[0][-1]
+        assert torch.allclose(got[draw], whole, atol=1e-12)
+
+
 @pytest.mark.parametrize(
     ("build", "word"),
     [

@@ -26,6 +26,11 @@ from vlista_core.models.prior import Prior
 from vlista_core.problems import Batch, check_count
 from vlista_core.prox import squared_modulus
 
+_CACHED = 2**20
+"""Entries of the dictionaries that are drawn at a time: larger pieces leave the processor's cache and take twice as long."""
+_PIECES = 16
+"""Pieces that share the noise of a draw: what is drawn once for all of them is a twentieth of the work."""
+
 
 @dataclass(frozen=True)
 class Elbo:
@@ -123,17 +128,27 @@ class VLISTA(UnfoldedModel):
         check_count("n_samples", n_samples, least=2)
         measured = Measurement.checked(y, phi, noise_var)
         self._check_fit(measured)
+        piece = max(1, _CACHED // math.prod(self.decoder.shape))
+        group = _PIECES * piece
         with torch.no_grad():
-            draws = []
-            for draw in range(n_samples):
-                generator = torch.Generator().manual_seed(seed * 1_000_003 + draw)
-                shape = (1, *self.decoder.shape)
-                noise = [torch.randn(shape, generator=generator, dtype=self.dtype) for _ in range(self.layers)]
-                draws.append(self._run(measured.y, measured.phi, measured.noise_var, noise)[0][-1])
-            samples = torch.stack(draws)
+            groups = [self._samples(part, piece, n_samples, seed) for part in _split(measured, group)]
+            samples = torch.cat(groups, dim=1)
             mean = samples.mean(0)
             variance = (samples - mean).abs().square().sum(0) / (n_samples - 1)
         return Estimate(mean, variance=variance, samples=samples)
+
+    def _samples(self, measured: Measurement, piece: int, n_samples: int, seed: int) -> Tensor:
+        """Reconstructions [draws, batch, n], `piece` samples at a time; the first posterior serves all draws, the noise all
+        samples."""
+        parts = [(part, self._posterior(self._no_code(part.y), part.y, part.phi)) for part in _split(measured, piece)]
+        draws = []
+        for draw in range(n_samples):
+            generator = torch.Generator().manual_seed(seed * 1_000_003 + draw)
+            shape = (1, *self.decoder.shape)
+            noise = [torch.randn(shape, generator=generator, dtype=self.dtype) for _ in range(self.layers)]
+            signals = [self._run(part.y, part.phi, part.noise_var, noise, first)[0][-1] for part, first in parts]
+            draws.append(torch.cat(signals))
+        return torch.stack(draws)
 
     def elbo(self, batch: Batch, generator: torch.Generator) -> Elbo:
         """The bound of each sample, without a weight on the divergence; `draws` trajectories are averaged."""
@@ -160,18 +175,33 @@ class VLISTA(UnfoldedModel):
         bound = self.elbo(batch, generator).value(self.divergence_weight)
         return -bound.mean() / batch.signal.shape[1]
 
+    def _no_code(self, y: Tensor) -> Tensor:
+        """x_0 = 0: [batch, b]."""
+        return y.new_zeros(y.shape[0], self.decoder.shape[1])
+
+    def _posterior(self, code: Tensor, y: Tensor, phi: LinearMap) -> DictionaryDistribution:
+        """q(Ψ_t | x_{t-1}, y, Φ)."""
+        posterior: DictionaryDistribution = self.posterior(code, y, phi)
+        return posterior.shifted(self.decoder.frozen().materialize()) if self.anchored else posterior
+
     def _run(
-        self, y: Tensor, phi: LinearMap, noise_var: Tensor, noise: list[Tensor] | None
+        self,
+        y: Tensor,
+        phi: LinearMap,
+        noise_var: Tensor,
+        noise: list[Tensor] | None,
+        first: DictionaryDistribution | None = None,
     ) -> tuple[list[Tensor], Tensor, list[DictionaryDistribution], list[Tensor]]:
-        """Signals after each layer, the last code, posteriors and the dictionaries used; noise None takes the means."""
+        """Signals after each layer, the last code, posteriors and the dictionaries used; noise None takes the means.
+
+        first: the posterior of the first layer, where it is known already.
+        """
         decoder = self.decoder.frozen()
         block = LikelihoodBlock(y, phi, noise_var, self.augmentation)
-        code = y.new_zeros(y.shape[0], decoder.shape[1])
+        code = self._no_code(y)
         signals, posteriors, dictionaries = [], [], []
         for t in range(self.layers):
-            posterior: DictionaryDistribution = self.posterior(code, y, phi)
-            if self.anchored:
-                posterior = posterior.shifted(decoder.materialize())
+            posterior = first if t == 0 and first is not None else self._posterior(code, y, phi)
             psi = posterior.mean if noise is None else posterior.sample(noise[t].to(y.device))
             code = block.layer(DenseMap(psi)).code
             signals.append(decoder.apply(code))
@@ -186,6 +216,12 @@ class VLISTA(UnfoldedModel):
             raise ValueError(
                 f"phi must have {self.measurements} rows, for which the posterior was made, got {measured.phi.shape[0]}"
             )
+
+
+def _split(measured: Measurement, size: int) -> list[Measurement]:
+    """`size` samples at a time."""
+    every = torch.arange(len(measured.y), device=measured.y.device)
+    return [measured.select(index) for index in torch.split(every, size)]
 
 
 def gaussian_log_likelihood(signal: Tensor, mean: Tensor, deviation: float) -> Tensor:
