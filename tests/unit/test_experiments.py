@@ -207,11 +207,11 @@ def test_a_table_shows_ours_the_papers_and_the_difference(registry: dict[str, st
     _run("mnist", tmp_path)
     overview, ten, hundred = get_experiment("mnist").tables(read_cells(tmp_path))
     assert overview.lines[0] == ("lista", "– (0.111)", "0.510 (0.370)")
-    assert overview.lines[2][2] == "0.510 (0.479*)"
-    assert "* printed for a-dlista" in overview.title
+    assert overview.lines[2][2] == "0.510 (0.479†)"
+    assert "† printed for a-dlista" in overview.title
     assert ten.lines[0] == ("lista", "–", "0.111 ± 0.001", "–", "0 of 1", "–", "–", "–")
     assert hundred.lines[2] == (
-        "a-dlista-adaptive", "0.510 ± 0.001", "0.479 ± 0.001*", "+0.031", "2 of 2", "0.500 … 0.520", "1,000", "12",
+        "a-dlista-adaptive", "0.510 ± 0.001", "0.479 ± 0.001†", "+0.031", "2 of 2", "0.500 … 0.520", "1,000", "12",
     )  # fmt: skip
 
 
