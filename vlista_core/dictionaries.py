@@ -88,16 +88,21 @@ def sparse_pca(images: Tensor, atoms: int, *, alpha: float = 0.01, iterations: i
     return DenseMap(torch.from_numpy(np.ascontiguousarray(unit.T)).to(images.dtype))
 
 
-def scaled_principal(signals: Tensor, *, exponent: float = 0.25) -> DenseMap:
-    """Principal directions of signals about zero, the strongest first, scaled by (power/largest power)^exponent: [n, n].
+def principal_directions(signals: Tensor) -> tuple[Tensor, Tensor]:
+    """Orthonormal directions about zero in order of their power, and the powers. [samples, n] -> [n, n], [n]."""
+    power, directions = torch.linalg.eigh((signals.mT @ signals).double() / len(signals))
+    power = power.clamp_min(_LEAST_POWER * float(power[-1]))
+    return directions.flip(1).to(signals.dtype).contiguous(), power.flip(0).to(signals.dtype)
 
-    signals: [samples, n]. A place for a learned dictionary to start: a gradient step Ψᵀ then favours what signals are made of,
-    without leaving the weak directions behind as the full scale, exponent ½, would.
+
+def scaled_principal(signals: Tensor, *, exponent: float = 0.25) -> DenseMap:
+    """Principal directions of signals about zero, scaled by (power/largest power)^exponent. [samples, n] -> [n, n].
+
+    A place for a learned dictionary to start: a gradient step Ψᵀ then favours what signals are made of, without leaving the
+    weak directions behind as the full scale, exponent ½, would.
     """
-    second_moment = (signals.mT @ signals).double() / len(signals)
-    power, directions = torch.linalg.eigh(second_moment)
-    share = (power / power[-1]).clamp_min(_LEAST_POWER)
-    return DenseMap((directions * share**exponent).flip(1).to(signals.dtype).contiguous())
+    directions, power = principal_directions(signals)
+    return DenseMap(directions * (power / power[0]) ** exponent)
 
 
 class LearnedMap(nn.Module, LinearMap):

@@ -48,11 +48,11 @@ def label_ends(figure: Figure, axes: Axes, ends: list[tuple[float, str, Look]]) 
     size = 9.5 if len(ends) <= 16 else 8.5
     height = 0.78 * figure.get_size_inches()[1] * 72
     spacing = (high - low) * _LINE_HEIGHT * size / height
-    ends = sorted(ends, key=lambda end: end[0])
-    places = apart([min(end[0], high) for end in ends], spacing, low, high)
+    ends = sorted(((max(low, min(end[0], high)), *end[1:]) for end in ends), key=lambda end: end[0])
+    places = apart([level for level, _, _ in ends], spacing, low, high)
     for (level, label, look), place in zip(ends, places, strict=True):
         axes.annotate(
-            label, xy=(1.0, min(level, high)), xytext=(1.06, place), xycoords=("axes fraction", "data"),
+            label, xy=(1.0, level), xytext=(1.06, place), xycoords=("axes fraction", "data"),
             textcoords=("axes fraction", "data"), va="center", fontsize=size, color=look.colour, weight=look.weight,
             annotation_clip=False,
             arrowprops={"arrowstyle": "-", "color": look.colour, "lw": 0.6, "shrinkA": 1, "shrinkB": 0, "relpos": (0, 0.5)},

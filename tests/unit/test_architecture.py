@@ -10,6 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 LOW = {"linops", "linalg", "prox", "dictionaries", "estimate", "problems", "draws"}
+PLUMBING = {"files", "jobs", "page", "plotting", "progress", "provenance", "tables", "terminal", "tensorfile"}
 ALLOWED = {"solvers": LOW | {"solvers", "metrics"}, "models": LOW | {"models"}}
 
 
@@ -46,6 +47,16 @@ def test_the_lowest_layer_imports_no_solver_model_or_experiment() -> None:
             for name in _imports(path):
                 parts = name.split(".")
                 assert parts[0] != "vlista_core" or parts[1] in LOW, f"{path} imports {name}"
+
+
+def test_experiments_sit_on_top_and_plumbing_knows_nothing_of_models() -> None:
+    for path in _sources("vlista_core"):
+        place = path.relative_to(ROOT / "vlista_core").parts[0].removesuffix(".py")
+        parts = [name.split(".") for name in _imports(path) if name.startswith("vlista_core.")]
+        if place != "experiments":
+            assert all(part[1] != "experiments" for part in parts), path
+        if place in PLUMBING:
+            assert all(part[1] in PLUMBING for part in parts), path
 
 
 def test_no_pickle_anywhere() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from vlista_core.experiments.runner import Finished, pending, run_cells
 from vlista_core.experiments.selection import integers, select_cells
 from vlista_core.experiments.store import Store, read_cells
 from vlista_core.experiments.synthetic import measure
+from vlista_core.jobs import run_in_processes
 from vlista_core.solvers import FISTA
 from vlista_core.tables import Table
 from vlista_core.tensorfile import Json
@@ -154,6 +156,34 @@ def test_no_cell_starts_once_the_hours_have_passed(registry: dict[str, str], tmp
         _run("mnist", tmp_path, hours=0)
 
 
+def test_jobs_are_taken_only_as_there_is_room_for_them() -> None:
+    """So that a deadline is kept in processes too."""
+    taken: list[int] = []
+
+    def jobs() -> Iterator[int]:
+        for job in (-1, -2, -3, -4):
+            taken.append(job)
+            yield job
+
+    found = []
+    for job, result in run_in_processes(abs, jobs(), 1):
+        assert len(taken) <= len(found) + 2
+        found.append((job, result))
+    assert found == [(-1, 1), (-2, 2), (-3, 3), (-4, 4)]
+
+
+def test_a_restart_forgets_results_and_weights(registry: dict[str, str], tmp_path: Path) -> None:
+    _run("mnist", tmp_path)
+    store, cells = Store(tmp_path), get_experiment("mnist").cells()[:1]
+    kept = store.weights / f"{cell_id(cells[0])}.resume.safetensors"
+    kept.write_text("")
+    with pytest.raises(ValueError, match="workers"):
+        list(run_cells(cells, store, restart=True, workers=0))
+    assert kept.exists()
+    assert len(list(run_cells(cells, store, restart=True))) == 1
+    assert not kept.exists()
+
+
 def test_what_is_chosen_exists_or_is_refused_in_one_sentence(registry: dict[str, str]) -> None:
     assert len(select_cells("all")) == 9 + 1 + 3
     assert select_cells("all")[0]["experiment"] == "mnist"
@@ -177,11 +207,11 @@ def test_a_table_shows_ours_the_papers_and_the_difference(registry: dict[str, st
     _run("mnist", tmp_path)
     overview, ten, hundred = get_experiment("mnist").tables(read_cells(tmp_path))
     assert overview.lines[0] == ("lista", "– (0.111)", "0.510 (0.370)")
-    assert overview.lines[2][2] == "0.510 (0.479*)"
-    assert "* printed for a-dlista" in overview.title
+    assert overview.lines[2][2] == "0.510 (0.479†)"
+    assert "† printed for a-dlista" in overview.title
     assert ten.lines[0] == ("lista", "–", "0.111 ± 0.001", "–", "0 of 1", "–", "–", "–")
     assert hundred.lines[2] == (
-        "a-dlista-adaptive", "0.510 ± 0.001", "0.479 ± 0.001*", "+0.031", "2 of 2", "0.500 … 0.520", "1,000", "12",
+        "a-dlista-adaptive", "0.510 ± 0.001", "0.479 ± 0.001†", "+0.031", "2 of 2", "0.500 … 0.520", "1,000", "12",
     )  # fmt: skip
 
 

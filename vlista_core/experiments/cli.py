@@ -72,10 +72,7 @@ def run(
             seeds=None if seeds is None else integers("seeds", seeds),
         )
         store = Store(folder)
-        if restart:
-            for cell in chosen:
-                store.remove(cell)
-        missing = pending(chosen, store, say)
+        missing = chosen if restart else pending(chosen, store, say)
         if len(missing) < len(chosen):
             say(f"{len(chosen) - len(missing)} of {len(chosen)} cells are done already")
         failed = ended = 0
@@ -88,7 +85,7 @@ def run(
             try:
                 for finished in run_cells(
                     missing, store, data=data, workers=workers, scheduler=scheduler,
-                    hours=math.inf if hours is None else hours, progress=show,
+                    hours=math.inf if hours is None else hours, restart=restart, progress=show,
                 ):  # fmt: skip
                     ended += 1
                     failed += finished.fault is not None

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 _BLUE, _ORANGE, _GREEN, _PURPLE, _GREY = "#0072b2", "#c8500a", "#00805f", "#a8558a", "#777777"
 LOOKS = {
-    "canonical": Look(_GREEN, "x"),
-    "wavelet": Look(_GREEN, "+", MIXED),
-    "spca": Look(_GREEN, "1", DOTTED),
+    "canonical": Look(_GREEN, "X"),
+    "wavelet": Look(_GREEN, "H", MIXED),
+    "spca": Look(_GREEN, "8", DOTTED),
     "ista": Look(_GREEN, "s"),
     "fista": Look(_GREEN, "D", MIXED),
     "lista": Look(_GREY, "v"),
@@ -31,7 +31,7 @@ LOOKS = {
     "a-dlista": Look(_BLUE, "o", strong=True),
     "a-dlista-adaptive": Look("#00365c", "*", strong=True),
 }
-_OTHER = Look("#b00020", "X")
+_OTHER = Look("#b00020", "$+$")
 
 
 @dataclass(frozen=True)

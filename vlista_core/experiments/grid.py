@@ -94,7 +94,7 @@ class TableExperiment(Experiment):
         return _average([number(cell, "ssim") for cell in _found(done, model, m)])
 
     def _note(self) -> str:
-        others = [f"* printed for {STANDS_FOR[model]}" for model in self.models if model in STANDS_FOR]
+        others = [f"† printed for {STANDS_FOR[model]}" for model in self.models if model in STANDS_FOR]
         return f" ({', '.join(others)})" if others else ""
 
 
@@ -122,4 +122,4 @@ def _with_error(mean: float | None, error: float | None) -> str:
 
 
 def _mark(model: str) -> str:
-    return "*" if model in STANDS_FOR else ""
+    return "†" if model in STANDS_FOR else ""

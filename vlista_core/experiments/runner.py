@@ -74,11 +74,13 @@ def run_cells(
     workers: int = 1,
     scheduler: str | None = None,
     hours: float = math.inf,
+    restart: bool = False,
     progress: Progress = _silent,
 ) -> Iterator[Finished]:
     """Run all of `cells` in their order and keep their results; none is started once `hours` have passed.
 
     A cell that fails is yielded with its fault, and the others go on. Cells that measure time come last and run here.
+    restart: forget first what is kept of the cells.
     """
     check_count("workers", workers)
     if not hours > 0:
@@ -87,11 +89,14 @@ def run_cells(
     jobs: dict[bool, list[Job]] = {False: [], True: []}
     for cell in cells:
         place = place_of(str(cell["experiment"]))
-        jobs[load_experiment(place).timed].append(Job(place, cell, data, store.weights))
+        job = Job(place, cell, None if data is None else data.resolve(), store.weights.resolve())
+        jobs[load_experiment(place).timed].append(job)
     plain, timed = jobs[False], jobs[True]
     here = partial(run_job, progress=progress)
     with nullcontext() if scheduler is None else connect(scheduler) as client:
         store.open()
+        for cell in cells if restart else ():
+            store.remove(cell)
         if client is not None:
             ended = run_on_cluster(run_job, _until(deadline, plain), client)
         elif workers > 1 and len(plain) > 1:
@@ -108,6 +113,7 @@ def run_job(job: Job, progress: Progress = _silent) -> Finished:
     context = Context(job.data, job.weights, partial(progress, job.cell))
     try:
         experiment = load_experiment(job.place)
+        job.weights.mkdir(parents=True, exist_ok=True)
         with nullcontext() if experiment.timed else _one_thread(), listening(_to(context)):
             result = experiment.run(job.cell, context)
         for key in (experiment.figure, "test_samples"):

@@ -28,8 +28,10 @@ FIRST = (96, 128, 64, 160, 32)
 QUANTILES = (5, 10, 25, 50, 75, 90, 95)
 TEST_SAMPLES = 1000
 _WORDS = {"varying": "a Φ for each sample", "fixed": "one Φ for all samples"}
-_TOP_DB = 3.0
-"""Figures end here, so that curves that fail do not hide the others."""
+_SHOWN_DB = (-30.0, 3.0)
+"""Figures end here, so that what recovers exactly, or fails, leaves room for the others."""
+_QUANTILES_AT = (64, 96, 128)
+"""Measurements that have a panel of quantiles."""
 _LEAST_DB = -120.0
 """An error of exactly zero counts as this."""
 
@@ -79,20 +81,20 @@ class Synthetic(Experiment):
         path = folder / "synthetic_median.png"
         draw_panels(
             path, by_m, title=f"Median NMSE of {TEST_SAMPLES:,} sparse vectors, n = {LENGTH}, three layers",
-            x_label="measurements m", y_label="median NMSE (dB)", x_ticks=MEASUREMENTS, y_limits=(-60.0, _TOP_DB),
+            x_label="measurements m", y_label="median NMSE (dB)", x_ticks=MEASUREMENTS, y_limits=_SHOWN_DB,
         )  # fmt: skip
         caption = (
             "ISTA, FISTA and BCS have no depth to keep to: their iterations and penalties come from a grid search."
         )
         figures = [Figure("Median NMSE by number of measurements", caption, path)]
         for phi, words in _WORDS.items():
-            panels = {f"m = {m}": curves for m in MEASUREMENTS if (curves := _quantiles(done, phi, m))}
+            panels = {f"m = {m}": curves for m in _QUANTILES_AT if (curves := _quantiles(done, phi, m))}
             if panels:
                 path = folder / f"synthetic_quantiles_{phi}.png"
                 draw_panels(
                     path, panels, title=f"Quantiles of the NMSE of a sample, {words}",
                     x_label="share of samples with less error (%)", y_label="NMSE of a sample (dB)",
-                    x_ticks=QUANTILES[1:-1], y_limits=(-60.0, _TOP_DB),
+                    x_ticks=QUANTILES[1:-1], y_limits=_SHOWN_DB,
                 )  # fmt: skip
                 caption = "Each curve is the distribution function of a model's error, turned on its side."
                 figures.append(Figure(f"Quantiles, {words}", caption, path))

@@ -149,14 +149,14 @@ def _vlista(problem: SyntheticProblem, seed: int) -> UnfoldedModel:
 
 
 MODELS: dict[str, Recipe | type[Solver]] = {
-    "a-dlista-adaptive": Recipe(_adaptive, 800, 128, 1e-3),
-    "a-dlista": Recipe(_paper, 160, 64, 1e-3),
-    "dlista": Recipe(_dlista, 800, 128, 1e-3),
+    "a-dlista-adaptive": Recipe(_adaptive, 800, 128, 2e-4),
+    "a-dlista": Recipe(_paper, 400, 32, 2e-3),
+    "dlista": Recipe(_dlista, 800, 128, 2e-3),
     "lista": Recipe(_lista, 800, 128, 1e-3),
-    "vlista": Recipe(_vlista, 60, 16, 1e-3),
+    "vlista": Recipe(_vlista, 60, 16, 3e-4),
     "alista": Recipe(lambda problem, seed: _alista(problem, seed, _weights(problem, seed)), 800, 128, 5e-3),
     "nalista": Recipe(lambda problem, seed: _nalista(problem, seed, _weights(problem, seed)), 800, 128, 1e-3),
-    "alista-per-sample": Recipe(lambda problem, seed: _alista(problem, seed, None), 400, 128, 5e-3),
+    "alista-per-sample": Recipe(lambda problem, seed: _alista(problem, seed, None), 400, 128, 2e-3),
     "nalista-per-sample": Recipe(lambda problem, seed: _nalista(problem, seed, None), 400, 128, 1e-3),
     "ista": ISTA,
     "fista": FISTA,
