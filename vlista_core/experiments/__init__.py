@@ -12,6 +12,9 @@ EXPERIMENTS: dict[str, str] = {
     "cifar10": "vlista_core.experiments.images:cifar10",
     "mnist-fixed": "vlista_core.experiments.images:mnist_fixed",
     "cifar10-fixed": "vlista_core.experiments.images:cifar10_fixed",
+    "ood": "vlista_core.experiments.ood:OutOfDistribution",
+    "calibration": "vlista_core.experiments.calibration:Calibration",
+    "reconstructions": "vlista_core.experiments.reconstructions:Reconstructions",
     "complexity": "vlista_core.experiments.complexity:ComplexityExperiment",
 }
 """Name -> module and what gives the experiment when called, in the order of the report. Imported when asked for."""

@@ -1,0 +1,234 @@
+"""Out-of-distribution detection: VLISTA trained on three digits, tested on these and on the other seven; BCS beside it.
+
+The paper's procedure: 100 reconstructions of an image, each with dictionaries of its own; the c.d.f. of the variances of its
+pixels, summed up by its mean; a two-sample t-test between images of the two kinds. The mean of a c.d.f. is read as that of the
+distribution it describes, the mean variance; its average height over a common range is an affine function of that and has the
+same p-value. For BCS the paper takes the c.d.f. of the reconstruction error. We add what a receiver needs: how well one image
+is told from another, AUROC, for several scores. What the paper leaves open and we chose: the digits 0, 3 and 7; m = 100; the
+noise levels; as many images of each kind as are given below; Welch's t-test, which does not suppose equal variances.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import stats
+from torch import Tensor
+
+from vlista_core.data.image_problem import ImageProblem
+from vlista_core.estimate import Estimator
+from vlista_core.experiments.base import Cell, Context, Done, Experiment, Figure, cell_id
+from vlista_core.experiments.curves import LOOKS
+from vlista_core.experiments.image_models import fit, image_problem
+from vlista_core.experiments.images import images_of
+from vlista_core.metrics import auroc
+from vlista_core.models import VLISTA
+from vlista_core.plotting import new_figure
+from vlista_core.problems import Batch
+from vlista_core.tables import Table
+from vlista_core.tensorfile import Json
+
+DIGITS = (0, 3, 7)
+OTHERS = tuple(digit for digit in range(10) if digit not in DIGITS)
+MEASUREMENTS = 100
+NOISE: dict[str, float | None] = {"noiseless": None, "40 dB": 40.0, "30 dB": 30.0, "20 dB": 20.0, "10 dB": 10.0}
+"""Levels of the noise -> SNR by the energy of the three digits."""
+IMAGES = 100
+"""Of each kind, and at each noise level."""
+DRAWS = 100
+RESAMPLES = 2000
+"""Of the bootstrap."""
+MODELS = ("vlista", "bcs")
+SCORES = {
+    "variance": "mean variance of the pixels",
+    "log variance": "mean logarithm of it",
+    "relative variance": "mean variance over mean square of the reconstruction",
+    "residual": "‖y − Φŝ‖²/‖y‖²",
+    "error": "mean squared error, which needs the truth",
+}
+"""Each higher for what is further from home, it is hoped."""
+PAPER = {"vlista": "variance", "bcs": "error"}
+"""The score whose c.d.f. the paper averages."""
+SIGNIFICANT = 0.05
+_LEAST_VARIANCE = 1e-12
+_LEAST_P = 1e-12
+"""Where the figure of the p-values ends."""
+
+Found = dict[str, dict[str, tuple[Tensor, Tensor]]]
+"""Score -> noise level -> its values for images seen and unseen, [images] each."""
+
+
+class OutOfDistribution(Experiment):
+    """Can the variance of its reconstructions tell that an image is of a kind the network never saw?"""
+
+    name = "ood"
+    summary = (
+        f"VLISTA trained on the digits {DIGITS[0]}, {DIGITS[1]} and {DIGITS[2]} against the other seven at "
+        f"m = {MEASUREMENTS}: p-values of the paper's t-test and AUROC, by noise level."
+    )
+    figure = "auroc_noiseless"
+
+    def cells(self) -> list[Cell]:
+        return [{"experiment": self.name, "model": model, "measurements": MEASUREMENTS, "seed": 0} for model in MODELS]
+
+    def run(self, cell: Cell, context: Context) -> dict[str, Json]:
+        model, m, seed = str(cell["model"]), int(str(cell["measurements"])), int(str(cell["seed"]))
+        inside = replace(image_problem(images_of("mnist", context.data), m, model), classes=DIGITS)
+        outside = replace(inside, classes=OTHERS)
+        estimator, details = fit(model, inside, seed, context.weights / f"{cell_id(cell)}.safetensors")
+        found: Found = {score: {} for score in SCORES}
+        for number, (noise, snr_db) in enumerate(NOISE.items()):
+            context.report(number / len(NOISE), noise)
+            pair = draw_pair(inside, outside, IMAGES, seed, snr_db)
+            home, away = (score_images(estimator, batch) for batch in pair)
+            for score in SCORES:
+                found[score][noise] = home[score], away[score]
+        return {**summarise(found, PAPER[model], seed), **details, "test_samples": 2 * IMAGES}
+
+    def tables(self, done: Done) -> list[Table]:
+        cells = {str(cell["model"]): cell for cell in done}
+        heading = ("model and score", *NOISE)
+        each = f"{IMAGES} images of each kind"
+        paper = tuple(
+            (f"{model}, {SCORES[PAPER[model]]}", *(_p_text(cells.get(model), PAPER[model], noise) for noise in NOISE))
+            for model in MODELS
+        )
+        rest = tuple(
+            (f"{model}, {words}", *(_auroc_text(cells.get(model), score, noise) for noise in NOISE))
+            for model in MODELS
+            for score, words in SCORES.items()
+        )
+        return [
+            Table(f"p-value of the paper's two-sample t-test, {each}", heading, paper),
+            Table(f"AUROC of a single image, with its 95 % interval, {each}", heading, rest),
+        ]
+
+    def figures(self, done: Done, folder: Path) -> list[Figure]:
+        if not done:
+            return []
+        path = folder / "ood.png"
+        _draw(path, done)
+        caption = (
+            f"Left: the paper's test; below the green line ({SIGNIFICANT:g}) the two kinds of images are told apart. "
+            "Right: the probability that an image of an unseen digit has a higher score than one of a digit seen, with "
+            "its 95 % bootstrap interval; ½ is chance. VLISTA by the variance of its reconstructions, BCS by its error, "
+            "as in the paper."
+        )
+        return [Figure("Out-of-distribution detection by noise level", caption, path)]
+
+
+def draw_pair(
+    inside: ImageProblem, outside: ImageProblem, count: int, seed: int, snr_db: float | None
+) -> tuple[Batch, Batch]:
+    """Test images of the two kinds, each with its own Φ; the noise and the mean that is subtracted are those of `inside`."""
+    home = inside.sample(count, seed=seed, split="test", snr_db=snr_db)
+    same = None if snr_db is None else snr_db + 10.0 * math.log10(outside.energy / inside.energy)
+    away = outside.sample(count, seed=seed, split="test", start=count, snr_db=same)
+    shift = (outside.offset - inside.offset).expand(count, -1)
+    return home, replace(away, signal=away.signal + shift, y=away.y + away.phi.apply(shift))
+
+
+def score_images(estimator: Estimator, batch: Batch) -> dict[str, Tensor]:
+    """Every score of every image: [batch] each."""
+    if isinstance(estimator, VLISTA):
+        out = estimator.estimate(batch.y, batch.phi, batch.noise_var, n_samples=DRAWS)
+    else:
+        out = estimator.estimate(batch.y, batch.phi, batch.noise_var)
+    if out.variance is None:
+        raise ValueError(f"{type(estimator).__name__} gives no variance, and so no score")
+    variance = out.variance.double()
+    residual = (batch.y - batch.phi.apply(out.signal)).double()
+    return {
+        "variance": variance.mean(1),
+        "log variance": variance.clamp_min(_LEAST_VARIANCE).log().mean(1),
+        "relative variance": variance.mean(1) / out.signal.double().square().mean(1).clamp_min(_LEAST_VARIANCE),
+        "residual": residual.square().sum(1) / batch.y.double().square().sum(1).clamp_min(_LEAST_VARIANCE),
+        "error": (out.signal - batch.signal).double().square().mean(1),
+    }
+
+
+def p_value(scores_in: Tensor, scores_out: Tensor) -> float:
+    """Of Welch's two-sample t-test that both have one mean; 1 where there is nothing to tell them by."""
+    found = float(stats.ttest_ind(scores_in.numpy(), scores_out.numpy(), equal_var=False).pvalue)
+    return 1.0 if math.isnan(found) else found
+
+
+def auroc_interval(scores_in: Tensor, scores_out: Tensor, seed: int) -> tuple[float, float, float]:
+    """AUROC with its 95 % percentile bootstrap interval, images of each kind drawn anew among themselves."""
+    random = np.random.default_rng(seed)
+    higher = np.sign(scores_out.numpy()[None, :] - scores_in.numpy()[:, None]) / 2 + 0.5
+    rows = random.multinomial(len(scores_in), np.full(len(scores_in), 1 / len(scores_in)), RESAMPLES)
+    columns = random.multinomial(len(scores_out), np.full(len(scores_out), 1 / len(scores_out)), RESAMPLES)
+    values = ((rows @ higher) * columns).sum(1) / higher.size
+    low, high = np.quantile(values, (0.025, 0.975))
+    return auroc(scores_in, scores_out), float(low), float(high)
+
+
+def summarise(found: Found, paper: str, seed: int) -> dict[str, Json]:
+    """What a cell keeps. paper: the paper's score."""
+    scores: dict[str, Json] = {
+        score: {
+            "p_values": {noise: float(f"{p_value(*pair):.4g}") for noise, pair in levels.items()},
+            "auroc": {
+                noise: [round(value, 4) for value in auroc_interval(*pair, seed)] for noise, pair in levels.items()
+            },
+        }
+        for score, levels in found.items()
+    }
+    kept: dict[str, Json] = {"scores": scores, "score": paper}
+    auroc_values, p_values = (
+        {noise: _entry(kept, paper, key, noise) for noise in NOISE} for key in ("auroc", "p_values")
+    )
+    first = auroc_values["noiseless"]
+    return {
+        "auroc_noiseless": first[0] if isinstance(first, list) else None,
+        "p_values": p_values,
+        "auroc": auroc_values,
+        **kept,
+    }
+
+
+def _entry(cell: dict[str, Json] | None, score: str, key: str, noise: str) -> Json:
+    """A figure of a cell; None where there is none."""
+    value: Json = cell
+    for step in ("scores", score, key, noise):
+        value = value.get(step) if isinstance(value, dict) else None
+    return value
+
+
+def _p_text(cell: dict[str, Json] | None, score: str, noise: str) -> str:
+    value = _entry(cell, score, "p_values", noise)
+    return f"{value:.2g}" if isinstance(value, float | int) else "–"
+
+
+def _auroc_text(cell: dict[str, Json] | None, score: str, noise: str) -> str:
+    value = _entry(cell, score, "auroc", noise)
+    return f"{value[0]:.2f} ({value[1]:.2f} … {value[2]:.2f})" if isinstance(value, list) else "–"
+
+
+def _draw(path: Path, done: Done) -> None:
+    places = range(len(NOISE))
+    with new_figure(path, (11.2, 5.0)) as figure:
+        left, right = figure.subplots(1, 2)
+        for cell in done:
+            model = str(cell["model"])
+            look, score = LOOKS[model], PAPER[model]
+            style: dict[str, Any] = {"color": look.colour, "ls": look.line, "marker": look.marker, "lw": 1.6}
+            label = f"{model}: {SCORES[score].partition(',')[0]}"
+            p = [max(float(str(_entry(cell, score, "p_values", noise))), _LEAST_P) for noise in NOISE]
+            left.plot(places, p, label=label, **style)
+            middle, low, high = np.array([_entry(cell, score, "auroc", noise) for noise in NOISE], dtype=float).T
+            right.errorbar(places, middle, yerr=(middle - low, high - middle), capsize=3, label=label, **style)
+        left.axhline(SIGNIFICANT, color="#00805f", lw=1.2)
+        left.set(yscale="log", ylabel="p-value", title="t-test of all images")
+        right.axhline(0.5, color="#777777", lw=0.8)
+        right.set(ylim=(0.3, 1.0), ylabel="AUROC", title="AUROC of a single image")
+        for axes in (left, right):
+            axes.set_xticks(places, list(NOISE))
+            axes.set_xlabel("SNR of the measurements")
+            axes.grid(alpha=0.25)
+            axes.legend(frameon=False, fontsize=9.5)
