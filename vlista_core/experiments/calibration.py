@@ -40,7 +40,7 @@ WIDTH = 90
 TEST_IMAGES = 100
 VALIDATION_IMAGES = 40
 DRAWS = 100
-FACTORS = tuple(10.0 ** (step / 20) for step in range(-60, 81))
+FACTORS: tuple[float, ...] = tuple(10.0 ** (step / 20) for step in range(-60, 81))
 """What the variances may be multiplied by."""
 _FORMS = {"raw": "as it is", "scaled": "scaled"}
 

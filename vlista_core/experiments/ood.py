@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from scipy import stats
 from torch import Tensor
 
@@ -153,8 +154,9 @@ def score_images(estimator: Estimator, batch: Batch) -> dict[str, Tensor]:
 
 def p_value(scores_in: Tensor, scores_out: Tensor) -> float:
     """Of Welch's two-sample t-test that both have one mean; 1 where there is nothing to tell them by."""
-    found = float(stats.ttest_ind(scores_in.numpy(), scores_out.numpy(), equal_var=False).pvalue)
-    return 1.0 if math.isnan(found) else found
+    if bool((torch.cat([scores_in, scores_out]) == scores_in[0]).all()):
+        return 1.0
+    return float(stats.ttest_ind(scores_in.numpy(), scores_out.numpy(), equal_var=False).pvalue)
 
 
 def auroc_interval(scores_in: Tensor, scores_out: Tensor, seed: int) -> tuple[float, float, float]:
