@@ -17,7 +17,7 @@ from vlista_core.data.image_problem import ImageProblem
 from vlista_core.data.image_set import ImageData
 from vlista_core.dictionaries import LearnedDictionary
 from vlista_core.estimate import Estimate, Estimator
-from vlista_core.experiments import Context, Experiment, calibration, ood, reconstructions
+from vlista_core.experiments import Context, Experiment, calibration, image_models, ood, reconstructions
 from vlista_core.experiments.calibration import Calibration, Intervals, best_factor, reliability
 from vlista_core.experiments.ood import OutOfDistribution, auroc_interval, draw_pair, p_value, score_images
 from vlista_core.experiments.reconstructions import Reconstructions, packed, unpacked
@@ -212,3 +212,18 @@ def test_cells_of_reconstructions_hold_the_pictures(toys: Context, tmp_path: Pat
     [figure] = experiment.figures(cells, tmp_path)
     assert figure.path.name == "reconstructions_cifar10_m100.png"
     assert figure.path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_network_that_is_kept_tells_how_it_was_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = image_models.MODELS["dlista"]
+    assert isinstance(recipe, image_models.Recipe)
+    monkeypatch.setitem(image_models.MODELS, "dlista", replace(recipe, steps=2, batch_size=4))
+    monkeypatch.setattr(image_models, "_START_IMAGES", 200)
+    weights = tmp_path / "toy.dlista.m40.s0.safetensors"
+    batch = PROBLEM.sample(3, seed=0)
+    (trained, told), (kept, again) = (image_models.fit("dlista", PROBLEM, 0, weights) for _ in range(2))
+    assert trained is not kept
+    assert told == again
+    assert told["steps"] == 2
+    first, second = (each.estimate(batch.y, batch.phi, 0.0).signal for each in (trained, kept))
+    assert torch.equal(first, second)

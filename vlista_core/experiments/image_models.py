@@ -28,6 +28,7 @@ from vlista_core.dictionaries import (
     wavelet,
 )
 from vlista_core.estimate import Estimator
+from vlista_core.files import read_json, write_json
 from vlista_core.linops import LinearMap
 from vlista_core.metrics import ssim
 from vlista_core.models import ADLISTA, ALISTA, DLISTA, LISTA, NALISTA, VLISTA, UnfoldedModel
@@ -82,19 +83,20 @@ def image_problem(data: ImageData, measurements: int, model: str, *, fixed_phi_s
 def fit(model: str, problem: ImageProblem, seed: int, weights: Path) -> tuple[Estimator, dict[str, Json]]:
     """The estimator called `model`, ready for test images, and how it was made.
 
-    weights: a file that keeps a trained network, and gives it back in place of a second training.
+    weights: a file that keeps a trained network, and gives it back in place of a second training; how it was trained is in
+    a file beside it.
     """
     made = MODELS[model]
     if not isinstance(made, Recipe):
         return made(problem, seed)
+    beside = weights.with_suffix(".json")
     if weights.is_file():
-        return _loaded(weights), {}
+        return _loaded(weights), read_json(beside) if beside.is_file() else {}
     start = time.perf_counter()
     network = made.build(problem, seed)
     before = time.perf_counter() - start
     result = train(network, problem, made, seed, weights.with_suffix(".resume.safetensors"))
-    checkpoint.save(network, weights)
-    return network, {
+    details: dict[str, Json] = {
         "steps": result.steps,
         "batch_size": made.batch_size,
         "learning_rate": made.rate,
@@ -102,6 +104,9 @@ def fit(model: str, problem: ImageProblem, seed: int, weights: Path) -> tuple[Es
         "parameters": sum(parameter.numel() for parameter in network.parameters()),
         "history": [[r.step, round(before + r.seconds, 1), round(-r.validation, 4)] for r in result.history],
     }
+    write_json(beside, details)
+    checkpoint.save(network, weights)
+    return network, details
 
 
 def _loaded(weights: Path) -> Estimator:
