@@ -46,8 +46,8 @@ RESAMPLES = 2000
 MODELS = ("vlista", "bcs")
 SCORES = {
     "variance": "mean variance of the pixels",
-    "log variance": "mean logarithm of it",
-    "relative variance": "mean variance over mean square of the reconstruction",
+    "log variance": "mean log variance of the pixels",
+    "relative variance": "mean variance over mean square of the estimate",
     "residual": "‖y − Φŝ‖²/‖y‖²",
     "error": "mean squared error, which needs the truth",
 }

@@ -87,7 +87,7 @@ class Reconstructions(Experiment):
                 cells = [cell for model in MODELS if (cell := _find(done, data, model, m)) is not None]
                 if cells:
                     path = folder / f"reconstructions_{data}_m{m}.png"
-                    _draw(path, cells, f"{title}, m = {m} of {_pixels(cells[0])}")
+                    _draw(path, cells, f"{title}: {m} measurements of {_pixels(cells[0])}")
                     caption = "The truth on top; the number under an image is its SSIM."
                     figures.append(Figure(f"{title}: reconstructions from {m} measurements", caption, path))
         return figures
