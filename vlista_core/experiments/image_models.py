@@ -253,7 +253,7 @@ def _solver(problem: ImageProblem, seed: int, dictionary: Callable[[ImageProblem
 
 
 def _bcs(problem: ImageProblem, seed: int) -> _Made:
-    """BCS with a hundredth of the power of y for a noise floor, on the basis, canonical or wavelet, that validation images prefer."""
+    """BCS on the basis, canonical or wavelet, that validation images prefer; its noise floor is a hundredth of E|y|²."""
     bases = {"canonical": _canonical(problem, seed), "wavelet": _wavelet(problem, seed)}
     grid: dict[str, tuple[Value, ...]] = {"dictionary": tuple(bases.values()), "noise_floor": (1e-2,)}
     found = select_hyperparameters(BCS, grid, problem, partial(_negative_ssim, problem), count=12, seed=seed)
@@ -281,24 +281,24 @@ def _sparse_pca(problem: ImageProblem, seed: int) -> LinearMap:
 def _sparse_components(data: ImageData, seed: int) -> LinearMap:
     """The same for every number of measurements, and slow to find."""
     images = _training_images(ImageProblem(data=data, rows=1, centred=True), seed, _SPARSE_IMAGES)
-    return sparse_pca(images, _SPARSE_ATOMS, iterations=30, seed=seed)
+    return sparse_pca(images, min(_SPARSE_ATOMS, images.shape[1] // 2), iterations=30, seed=seed)
 
 
 _DEAR: dict[str, int] = {"validations": 4, "validation_images": 64}
 """For networks that form a matrix for every image."""
-_WARM = Recipe(partial(_adlista, kind="adaptive"), 300, 5e-4)
+_WARM = Recipe(partial(_adlista, kind="adaptive"), 200, 5e-4, validations=4)
 _Made = tuple[Estimator, dict[str, Json]]
 MODELS: dict[str, Recipe | Callable[[ImageProblem, int], _Made]] = {
     "canonical": partial(_solver, dictionary=_canonical),
     "wavelet": partial(_solver, dictionary=_wavelet),
     "spca": partial(_solver, dictionary=_sparse_pca),
-    "lista": Recipe(_lista, 300, 2e-4),
-    "alista": Recipe(_alista, 60, 2e-3, validations=6),
-    "nalista": Recipe(_nalista, 100, 2e-4, validations=6),
-    "dlista": Recipe(_dlista, 400, 5e-4),
-    "a-dlista": Recipe(partial(_adlista, kind="paper"), 200, 5e-4, sharing=64, **_DEAR),
-    "a-dlista-adaptive": Recipe(partial(_adlista, kind="adaptive"), 800, 5e-4),
+    "lista": Recipe(_lista, 200, 2e-4, validations=10),
+    "alista": Recipe(_alista, 40, 2e-3, validations=6),
+    "nalista": Recipe(_nalista, 60, 2e-4, validations=6),
+    "dlista": Recipe(_dlista, 400, 5e-4, validations=10),
+    "a-dlista": Recipe(partial(_adlista, kind="paper"), 120, 5e-4, sharing=64, **_DEAR),
+    "a-dlista-adaptive": Recipe(partial(_adlista, kind="adaptive"), 400, 5e-4, validations=10),
     "bcs": _bcs,
-    "vlista": Recipe(_vlista, 16, 2e-4, batch_size=8, sharing=8, **_DEAR),
+    "vlista": Recipe(_vlista, 12, 2e-4, batch_size=8, sharing=8, **_DEAR),
 }
 """Every row of the tables."""
