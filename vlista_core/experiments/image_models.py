@@ -281,7 +281,7 @@ def _sparse_pca(problem: ImageProblem, seed: int) -> LinearMap:
 def _sparse_components(data: ImageData, seed: int) -> LinearMap:
     """The same for every number of measurements, and slow to find."""
     images = _training_images(ImageProblem(data=data, rows=1, centred=True), seed, _SPARSE_IMAGES)
-    return sparse_pca(images, min(_SPARSE_ATOMS, images.shape[1] // 2), iterations=30, seed=seed)
+    return sparse_pca(images, min(_SPARSE_ATOMS, images.shape[1] // 2), iterations=5, seed=seed)
 
 
 _DEAR: dict[str, int] = {"validations": 4, "validation_images": 64}
