@@ -6,7 +6,7 @@ import pywt
 import torch
 from scipy.fft import idctn
 
-from vlista_core.dictionaries import LearnedDictionary, canonical, dct, sparse_pca, wavelet
+from vlista_core.dictionaries import LearnedDictionary, canonical, dct, scaled_principal, sparse_pca, wavelet
 from vlista_core.linops import DenseMap
 
 
@@ -78,3 +78,13 @@ def test_bad_arguments_are_named() -> None:
         wavelet(8, 8, levels=0)
     with pytest.raises(ValueError, match="images"):
         sparse_pca(torch.zeros(5), 3)
+
+
+def test_scaled_principal_directions_are_orthogonal_and_as_long_as_asked() -> None:
+    generator = torch.Generator().manual_seed(0)
+    spread = torch.tensor([4.0, 2.0, 1.0, 0.5])
+    signals = torch.randn(20_000, 4, generator=generator) * spread
+    psi = scaled_principal(signals, exponent=0.25).matrix
+    gram = psi.mT @ psi
+    assert torch.allclose(gram - torch.diag(gram.diagonal()), torch.zeros(4, 4), atol=1e-5)
+    assert torch.allclose(gram.diagonal(), spread / 4.0, rtol=0.05)

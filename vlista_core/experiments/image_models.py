@@ -7,10 +7,11 @@ Learned dictionaries start at the scaled principal directions of training images
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 
 import torch
@@ -48,9 +49,9 @@ ANALYTIC_LAYERS = 12
 _CALIBRATION = 10**8
 """Index of the training draws that a start is calibrated on; training never comes that far."""
 _START_IMAGES = 20_000
-_VALIDATION = 256
-_PENALTIES: tuple[Value, ...] = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1)
-_ITERATIONS: tuple[Value, ...] = (10, 50, 200)
+_PENALTIES: tuple[Value, ...] = (0.001, 0.003, 0.01, 0.03, 0.1)
+_ITERATIONS: tuple[Value, ...] = (10, 30, 100)
+_SPARSE_IMAGES, _SPARSE_ATOMS = 2000, 256
 
 Build = Callable[[ImageProblem, int], UnfoldedModel]
 """(problem, seed) -> a network that is calibrated and untrained."""
@@ -66,6 +67,8 @@ class Recipe:
     batch_size: int = 128
     sharing: int = 16
     """Training images in a row that share a Φ."""
+    validations: int = 20
+    validation_images: int = 256
 
 
 def image_problem(data: ImageData, measurements: int, model: str, *, fixed_phi_seed: int | None = None) -> ImageProblem:
@@ -129,8 +132,8 @@ def train(model: nn.Module, problem: ImageProblem, recipe: Recipe, seed: int, re
         schedule="cosine",
         warmup=0.02,
         clip_norm=1.0,
-        validation_samples=_VALIDATION if recipe.batch_size > 8 else 64,
-        validate_every=max(1, recipe.steps // (20 if recipe.batch_size > 8 else 3)),
+        validation_samples=recipe.validation_images,
+        validate_every=max(1, recipe.steps // recipe.validations),
         metric=metric,
     )
     result = trainer.fit(model, problem, seed=seed, checkpoint=resume, resume=resume is not None)
@@ -217,10 +220,10 @@ def _vlista(problem: ImageProblem, seed: int) -> UnfoldedModel:
 
 
 def _fixed_system(problem: ImageProblem, seed: int) -> tuple[Tensor, Tensor]:
-    """Dictionary [n, n] and analytic weights [m, n] for the one Φ of a problem."""
+    """Principal directions [n, n], in which images are sparsest, and analytic weights [m, n] for the one Φ of a problem."""
     if problem.fixed_phi is None:
         raise ValueError("ALISTA and NALISTA are for one Φ here; their weights are made for it")
-    dictionary = _start(problem, seed)
+    dictionary, _ = principal_directions(_training_images(problem, seed))
     return dictionary, analytic_weights((problem.fixed_phi @ dictionary).double()).float()
 
 
@@ -240,25 +243,27 @@ def _nalista(problem: ImageProblem, seed: int) -> UnfoldedModel:
 
 
 def _solver(problem: ImageProblem, seed: int, dictionary: Callable[[ImageProblem, int], LinearMap]) -> _Made:
-    """ISTA on a fixed dictionary, its penalty and number of iterations those with the best SSIM on validation images."""
+    """ISTA on a fixed dictionary, its penalty and number of iterations those with the best SSIM on validation images.
+
+    Its step is 1/‖ΦΨ‖² as it is for large Gaussian Φ, ‖Φ‖ ≈ 1 + √(n/m).
+    """
+    psi = dictionary(problem, seed)
+    norm = (1.0 + math.sqrt(problem.signal_length / problem.measurements)) * float(psi.spectral_norm())
     grid: dict[str, tuple[Value, ...]] = {
-        "dictionary": (dictionary(problem, seed),),
-        "penalty": _PENALTIES,
-        "iterations": _ITERATIONS,
-    }
-    found = select_hyperparameters(ISTA, grid, problem, partial(_negative_ssim, problem), count=64, seed=seed)
+        "dictionary": (psi,), "step": (norm**-2,), "penalty": _PENALTIES, "iterations": _ITERATIONS
+    }  # fmt: skip
+    found = select_hyperparameters(ISTA, grid, problem, partial(_negative_ssim, problem), count=32, seed=seed)
     best = found.scores[0][0]
     return found.solver, {"penalty": float(str(best["penalty"])), "iterations": int(str(best["iterations"]))}
 
 
 def _bcs(problem: ImageProblem, seed: int) -> _Made:
-    """BCS on the canonical or the wavelet basis and with the noise floor that validation images prefer."""
+    """BCS on the basis, canonical or wavelet, that validation images prefer; its noise floor is a hundredth of E|y|²."""
     bases = {"canonical": _canonical(problem, seed), "wavelet": _wavelet(problem, seed)}
-    grid: dict[str, tuple[Value, ...]] = {"dictionary": tuple(bases.values()), "noise_floor": (1e-4, 1e-2)}
-    found = select_hyperparameters(BCS, grid, problem, partial(_negative_ssim, problem), count=16, seed=seed)
-    best = found.scores[0][0]
-    chosen = next(name for name, basis in bases.items() if basis is best["dictionary"])
-    return found.solver, {"basis": chosen, "noise_floor": float(str(best["noise_floor"]))}
+    grid: dict[str, tuple[Value, ...]] = {"dictionary": tuple(bases.values()), "noise_floor": (1e-2,)}
+    found = select_hyperparameters(BCS, grid, problem, partial(_negative_ssim, problem), count=12, seed=seed)
+    best = found.scores[0][0]["dictionary"]
+    return found.solver, {"basis": next(name for name, basis in bases.items() if basis is best)}
 
 
 def _negative_ssim(problem: ImageProblem, estimate: Tensor, signal: Tensor) -> float:
@@ -274,22 +279,31 @@ def _wavelet(problem: ImageProblem, seed: int) -> LinearMap:
 
 
 def _sparse_pca(problem: ImageProblem, seed: int) -> LinearMap:
-    return sparse_pca(_training_images(problem, seed, 2000), problem.signal_length // 2, iterations=50, seed=seed)
+    return _sparse_components(problem.data, seed)
 
 
-_WARM = Recipe(partial(_adlista, kind="adaptive"), 400, 5e-4)
+@lru_cache(maxsize=1)
+def _sparse_components(data: ImageData, seed: int) -> LinearMap:
+    """The same for every number of measurements, and slow to find."""
+    images = _training_images(ImageProblem(data=data, rows=1, centred=True), seed, _SPARSE_IMAGES)
+    return sparse_pca(images, min(_SPARSE_ATOMS, images.shape[1] // 2), iterations=5, seed=seed)
+
+
+_DEAR: dict[str, int] = {"validations": 4, "validation_images": 64}
+"""For networks that form a matrix for every image."""
+_WARM = Recipe(partial(_adlista, kind="adaptive"), 200, 5e-4, validations=4)
 _Made = tuple[Estimator, dict[str, Json]]
 MODELS: dict[str, Recipe | Callable[[ImageProblem, int], _Made]] = {
     "canonical": partial(_solver, dictionary=_canonical),
     "wavelet": partial(_solver, dictionary=_wavelet),
     "spca": partial(_solver, dictionary=_sparse_pca),
-    "lista": Recipe(_lista, 400, 2e-4),
-    "alista": Recipe(_alista, 200, 5e-3),
-    "nalista": Recipe(_nalista, 400, 1e-3),
-    "dlista": Recipe(_dlista, 500, 5e-4),
-    "a-dlista": Recipe(partial(_adlista, kind="paper"), 600, 5e-4, sharing=64),
-    "a-dlista-adaptive": Recipe(partial(_adlista, kind="adaptive"), 1000, 5e-4),
+    "lista": Recipe(_lista, 200, 2e-4, validations=10),
+    "alista": Recipe(_alista, 40, 2e-3, validations=6),
+    "nalista": Recipe(_nalista, 60, 2e-4, validations=6),
+    "dlista": Recipe(_dlista, 400, 5e-4, validations=10),
+    "a-dlista": Recipe(partial(_adlista, kind="paper"), 120, 5e-4, sharing=64, **_DEAR),
+    "a-dlista-adaptive": Recipe(partial(_adlista, kind="adaptive"), 400, 5e-4, validations=10),
     "bcs": _bcs,
-    "vlista": Recipe(_vlista, 24, 2e-4, batch_size=8, sharing=8),
+    "vlista": Recipe(_vlista, 12, 2e-4, batch_size=8, sharing=8, **_DEAR),
 }
 """Every row of the tables."""

@@ -24,7 +24,7 @@ TEST_IMAGES_BCS = 200
 _BATCH = 50
 _TITLES = {"mnist": "MNIST", "cifar10": "CIFAR-10"}
 _VARYING = ("canonical", "wavelet", "spca", "lista", "dlista", "a-dlista", "a-dlista-adaptive", "bcs", "vlista")
-_FIXED = ("lista", "alista", "nalista", "a-dlista", "a-dlista-adaptive")
+_FIXED = ("lista", "alista", "nalista", "a-dlista")
 
 
 class ImageTable(TableExperiment):

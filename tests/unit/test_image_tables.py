@@ -1,0 +1,96 @@
+"""The cells of the image tables, run whole on toy images: every model, the same figure twice, weights kept and used again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from vlista_core.data.image_set import ImageData
+from vlista_core.experiments import image_models, images
+from vlista_core.experiments.base import Cell, Context
+from vlista_core.experiments.image_models import MODELS, Recipe
+from vlista_core.experiments.images import ImageTable
+
+
+def _toy() -> ImageData:
+    """Smooth blobs of 12×12 pixels at random places."""
+    generator = torch.Generator().manual_seed(0)
+    centres = 2 + 8 * torch.rand(500, 2, generator=generator)
+    axis = torch.arange(12.0)
+    squares = (axis - centres[:, :1]).square()[:, :, None] + (axis - centres[:, 1:]).square()[:, None, :]
+    pixels = (255 * torch.exp(-squares / 6)).byte()
+    labels = torch.arange(500) % 10
+    return ImageData("mnist", pixels[:400], labels[:400], pixels[400:], labels[400:])
+
+
+_SOME = 0.3
+"""Well above the 0.07 that the mean image scores on the toy images."""
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = _toy()
+    monkeypatch.setattr(images, "images_of", lambda name, folder: data)
+    monkeypatch.setattr(images, "TEST_IMAGES", 40)
+    monkeypatch.setattr(images, "TEST_IMAGES_BCS", 10)
+    monkeypatch.setattr(image_models, "_START_IMAGES", 300)
+    monkeypatch.setattr(image_models, "_SPARSE_IMAGES", 100)
+    tiny = {"steps": 4, "batch_size": 16, "validations": 2, "validation_images": 16}
+    monkeypatch.setattr(image_models, "_WARM", replace(image_models._WARM, **tiny))
+    for name, made in MODELS.items():
+        if isinstance(made, Recipe):
+            size = 4 if name == "vlista" else 16
+            monkeypatch.setitem(MODELS, name, replace(made, **{**tiny, "batch_size": size, "sharing": 4}))
+
+
+def _run(table: ImageTable, model: str, folder: Path, m: int = 40) -> dict[str, object]:
+    cell: Cell = {"experiment": table.name, "model": model, "measurements": m, "seed": 1}
+    return dict(table.run(cell, Context(None, folder)))
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("table", [images.mnist(), images.mnist_fixed()], ids=["varying", "fixed"])
+def test_every_model_runs_and_sees_more_than_the_mean_image(table: ImageTable, tmp_path: Path) -> None:
+    """NALISTA, whose network has to learn all, needs more than four steps to see anything; VLISTA is run below."""
+    for model in table.models:
+        if model != "vlista":
+            result = _run(table, model, tmp_path)
+            assert result["test_samples"] == (10 if model == "bcs" else 40)
+            assert float(str(result["ssim"])) > (_SOME if model != "nalista" else -1.0), model
+            assert ("history" in result) == isinstance(MODELS[model], Recipe)
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("model", ["a-dlista-adaptive", "vlista", "spca"])
+def test_a_cell_gives_its_figure_again(model: str, tmp_path: Path) -> None:
+    table = images.mnist()
+    first = _run(table, model, tmp_path / "a")
+    assert float(str(first["ssim"])) > _SOME
+    assert _run(table, model, tmp_path / "b")["ssim"] == first["ssim"]
+    kept = _run(table, model, tmp_path / "a")
+    assert kept["ssim"] == first["ssim"]
+    assert "steps" not in kept
+
+
+@pytest.mark.usefixtures("short")
+def test_a_cell_says_when_it_passed_the_printed_figure(tmp_path: Path) -> None:
+    result = _run(images.mnist(), "dlista", tmp_path, m=100)
+    seconds, whole = float(str(result["seconds_to_printed"])), float(str(result["train_seconds"]))
+    assert 0 < seconds <= whole
+
+
+def test_lista_starts_as_the_best_linear_estimate_from_what_it_sees() -> None:
+    problem = image_models.image_problem(_toy(), 40, "lista")
+    psi = image_models._denoising_start(problem, 0)
+    batch = problem.sample(400, seed=3, split="train")
+    seen = batch.phi.adjoint(batch.y)
+    code = torch.zeros_like(seen)
+    for _ in range(image_models.LAYERS):
+        code = code + (seen - code @ psi.mT) @ psi
+    own = (code @ psi.mT - batch.signal).square().sum()
+    for factor in (0.8, 1.25):
+        assert (factor * code @ psi.mT - batch.signal).square().sum() > own
+    assert own < 0.7 * batch.signal.square().sum()
