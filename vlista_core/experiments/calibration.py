@@ -19,7 +19,7 @@ from vlista_core.data.image_problem import ImageProblem
 from vlista_core.draws import Split
 from vlista_core.estimate import Estimator
 from vlista_core.experiments.base import Cell, Context, Done, Experiment, Figure, cell_id, number
-from vlista_core.experiments.curves import LOOKS
+from vlista_core.experiments.curves import BAYESIAN, LOOKS
 from vlista_core.experiments.image_models import fit, image_problem
 from vlista_core.experiments.images import images_of
 from vlista_core.metrics import calibration_error, coverage
@@ -164,15 +164,15 @@ def _draw(path: Path, done: Done) -> None:
     with new_figure(path, (6.6, 6.0)) as figure:
         axes = figure.subplots()
         axes.plot([0, 100], [0, 100], color="#777777", lw=0.8)
-        for cell in done:
-            look = LOOKS[str(cell["model"])]
+        for cell in sorted(done, key=lambda cell: MODELS.index(str(cell["model"]))):
+            model = str(cell["model"])
             for form, words in _FORMS.items():
                 part = cell[form]
                 assert isinstance(part, dict)
                 style: dict[str, Any] = {} if form == "raw" else {"mfc": "white", "ls": (0, (5, 3))}
                 axes.plot(
                     LEVELS, [100 * (_covered(part, level) or 0.0) for level in LEVELS],
-                    label=f"{cell['model']}, {words}", color=look.colour, marker=look.marker, lw=1.4, **style,
+                    label=f"{model}, {words}", color=BAYESIAN[model], marker=LOOKS[model].marker, lw=1.4, **style,
                 )  # fmt: skip
         axes.set(
             xlim=(0, 100), ylim=(0, 100), aspect="equal", xlabel="probability of the interval (%)",

@@ -31,6 +31,8 @@ LOOKS = {
     "a-dlista": Look(_BLUE, "o", strong=True),
     "a-dlista-adaptive": Look("#00365c", "*", strong=True),
 }
+BAYESIAN = {"vlista": _PURPLE, "bcs": _GREY}
+"""Colours where these two are alone."""
 _OTHER = Look("#b00020", "$+$")
 
 

@@ -23,7 +23,7 @@ from torch import Tensor
 from vlista_core.data.image_problem import ImageProblem
 from vlista_core.estimate import Estimator
 from vlista_core.experiments.base import Cell, Context, Done, Experiment, Figure, cell_id
-from vlista_core.experiments.curves import LOOKS
+from vlista_core.experiments.curves import BAYESIAN, LOOKS
 from vlista_core.experiments.image_models import fit, image_problem
 from vlista_core.experiments.images import images_of
 from vlista_core.metrics import auroc
@@ -216,19 +216,20 @@ def _draw(path: Path, done: Done) -> None:
     places = range(len(NOISE))
     with new_figure(path, (11.2, 5.0)) as figure:
         left, right = figure.subplots(1, 2)
-        for cell in done:
+        for cell in sorted(done, key=lambda cell: MODELS.index(str(cell["model"]))):
             model = str(cell["model"])
-            look, score = LOOKS[model], PAPER[model]
-            style: dict[str, Any] = {"color": look.colour, "ls": look.line, "marker": look.marker, "lw": 1.6}
+            score = PAPER[model]
+            style: dict[str, Any] = {"color": BAYESIAN[model], "marker": LOOKS[model].marker, "lw": 1.6}
             label = f"{model}: {SCORES[score].partition(',')[0]}"
             p = [max(float(str(_entry(cell, score, "p_values", noise))), _LEAST_P) for noise in NOISE]
             left.plot(places, p, label=label, **style)
             middle, low, high = np.array([_entry(cell, score, "auroc", noise) for noise in NOISE], dtype=float).T
-            right.errorbar(places, middle, yerr=(middle - low, high - middle), capsize=3, label=label, **style)
+            beside = [place + 0.06 * MODELS.index(model) for place in places]
+            right.errorbar(beside, middle, yerr=(middle - low, high - middle), capsize=3, label=label, **style)
         left.axhline(SIGNIFICANT, color="#00805f", lw=1.2)
         left.set(yscale="log", ylabel="p-value", title="t-test of all images")
         right.axhline(0.5, color="#777777", lw=0.8)
-        right.set(ylim=(0.3, 1.0), ylabel="AUROC", title="AUROC of a single image")
+        right.set(ylim=(0.25, 1.0), ylabel="AUROC", title="AUROC of a single image")
         for axes in (left, right):
             axes.set_xticks(places, list(NOISE))
             axes.set_xlabel("SNR of the measurements")
