@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from vlista_core.data.image_set import ImageData
-from vlista_core.experiments import image_models, images
+from vlista_core.experiments import image_models, image_solvers, images
 from vlista_core.experiments.base import Cell, Context
 from vlista_core.experiments.image_models import MODELS, Recipe
 from vlista_core.experiments.images import ImageTable
@@ -37,7 +37,8 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(images, "TEST_IMAGES", 40)
     monkeypatch.setattr(images, "TEST_IMAGES_BCS", 10)
     monkeypatch.setattr(image_models, "_START_IMAGES", 300)
-    monkeypatch.setattr(image_models, "_SPARSE_IMAGES", 100)
+    monkeypatch.setattr(image_solvers, "_SPARSE_IMAGES", 100)
+    monkeypatch.setattr(image_solvers, "_COVARIANCE_IMAGES", 300)
     tiny = {"steps": 4, "batch_size": 16, "validations": 2, "validation_images": 16}
     monkeypatch.setattr(image_models, "_WARM", replace(image_models._WARM, **tiny))
     for name, made in MODELS.items():

@@ -23,7 +23,18 @@ TEST_IMAGES_BCS = 200
 """BCS inverts a matrix for every sample and step."""
 _BATCH = 50
 _TITLES = {"mnist": "MNIST", "cifar10": "CIFAR-10"}
-_VARYING = ("canonical", "wavelet", "spca", "lista", "dlista", "a-dlista", "a-dlista-adaptive", "bcs", "vlista")
+_VARYING = (
+    "canonical",
+    "wavelet",
+    "spca",
+    "lista",
+    "dlista",
+    "a-dlista",
+    "a-dlista-adaptive",
+    "bcs",
+    "vlista",
+    "lmmse",
+)
 _FIXED = ("lista", "alista", "nalista", "a-dlista")
 
 

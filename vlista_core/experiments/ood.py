@@ -36,9 +36,9 @@ from vlista_core.tensorfile import Json
 DIGITS = (0, 3, 7)
 OTHERS = tuple(digit for digit in range(10) if digit not in DIGITS)
 MEASUREMENTS = 100
-NOISE: dict[str, float | None] = {"noiseless": None, "40 dB": 40.0, "30 dB": 30.0, "20 dB": 20.0, "10 dB": 10.0}
+NOISE: dict[str, float | None] = {"noiseless": None, "30 dB": 30.0, "20 dB": 20.0, "10 dB": 10.0}
 """Levels of the noise -> SNR by the energy of the three digits."""
-IMAGES = 50
+IMAGES = 40
 """Of each kind, and at each noise level."""
 DRAWS = 100
 RESAMPLES = 2000

@@ -21,6 +21,7 @@ from vlista_core.models.alista import ALISTA
 from vlista_core.models.augmentation import AdaptiveAugmentation, PaperAugmentation
 from vlista_core.models.base import UnfoldedModel
 from vlista_core.models.dlista import DLISTA
+from vlista_core.models.doubling import Doubling
 from vlista_core.models.lista import LISTA
 from vlista_core.models.lista_cp import LISTACP
 from vlista_core.models.nalista import NALISTA
@@ -166,7 +167,7 @@ def _posterior(network: Posterior, measurements: int) -> int:
     for decoder in (network.centre_decoder, network.raw_decoder):
         height, width = network.coarse
         for layer in decoder:
-            if isinstance(layer, nn.ConvTranspose2d):
-                total += height * width * layer.weight.numel()
+            if isinstance(layer, Doubling):
+                total += height * width * layer.macs_per_pixel
                 height, width = 2 * height, 2 * width
     return total

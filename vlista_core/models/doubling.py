@@ -22,6 +22,11 @@ class Doubling(nn.ConvTranspose2d):
         self._taps = [[k if 0 <= k < kernel else kernel for k in row] for row in taps]
         self._edges = (-first, last, -first, last)
 
+    @property
+    def macs_per_pixel(self) -> int:
+        """Multiplications for each pixel of the input, those with taps that are zero included."""
+        return 4 * self.in_channels * self.out_channels * len(self._taps[0]) ** 2
+
     def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:
         """[batch, inputs, h, w] -> [batch, outputs, 2h, 2w]."""
         taps = torch.tensor(self._taps, device=input.device)
