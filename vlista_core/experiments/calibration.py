@@ -37,8 +37,8 @@ LEVELS = tuple(range(5, 100, 5))
 SHOWN = (50, 90, 95)
 WIDTH = 90
 """The interval whose mean width is shown."""
-TEST_IMAGES = 100
-VALIDATION_IMAGES = 40
+TEST_IMAGES = 60
+VALIDATION_IMAGES = 30
 DRAWS = 100
 FACTORS: tuple[float, ...] = tuple(10.0 ** (step / 20) for step in range(-60, 81))
 """What the variances may be multiplied by."""
