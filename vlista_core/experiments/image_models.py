@@ -56,7 +56,7 @@ ANALYTIC_LAYERS = 12
 """Of ALISTA and NALISTA, which have two numbers a layer."""
 _START_IMAGES = 20_000
 _STEPS, _LEVELS = (0.01, 0.03, 0.1, 0.2, 0.4, 0.7, 1.0), (0.1, 0.5, 1.0, 2.0, 3.0, 4.0)
-"""Steps, and thresholds in units of the mean gradient, that NALISTA may start with."""
+"""Steps, and thresholds in units of the mean of such a step, that NALISTA may start with."""
 
 Build = Callable[[ImageProblem, int], UnfoldedModel]
 """(problem, seed) -> a network that is calibrated and untrained."""
@@ -245,7 +245,8 @@ def _nalista(problem: ImageProblem, seed: int) -> UnfoldedModel:
 
     @torch.no_grad()
     def error(start: tuple[float, float]) -> float:
-        model.head.bias.copy_(torch.tensor([inverse_softplus(value) for value in start]))
+        step, level = start
+        model.head.bias.copy_(torch.tensor([inverse_softplus(step), inverse_softplus(level * step)]))
         signal = model(batch.y, batch.phi, batch.noise_var).signal
         return float((signal - batch.signal).square().sum())
 
