@@ -126,11 +126,16 @@ def _loaded(weights: Path) -> Estimator:
 
 
 def train(model: nn.Module, problem: ImageProblem, recipe: Recipe, seed: int, resume: Path | None) -> TrainingResult:
-    """Train by the recipe, the weights with the best SSIM on validation images kept."""
+    """Train by the recipe; the weights with the best SSIM on validation images are kept, be they those of the start."""
 
     def metric(signal: Tensor, batch: Batch) -> float:
         return negative_ssim(problem, signal, batch.signal)
 
+    if not isinstance(model, Estimator):
+        raise ValueError(f"model must be an Estimator, got {type(model).__name__}")
+    start = {name: value.clone() for name, value in model.state_dict().items()}
+    shown = problem.sample(recipe.validation_images, seed=seed, split="validation")
+    first = metric(model.estimate(shown.y, shown.phi, shown.noise_var).signal, shown)
     trainer = Trainer(
         steps=recipe.steps,
         batch_size=recipe.batch_size,
@@ -143,6 +148,8 @@ def train(model: nn.Module, problem: ImageProblem, recipe: Recipe, seed: int, re
         metric=metric,
     )
     result = trainer.fit(model, problem, seed=seed, checkpoint=resume, resume=resume is not None)
+    if first < result.best_validation:
+        model.load_state_dict(start)
     if resume is not None:
         resume.unlink(missing_ok=True)
     return result
