@@ -254,8 +254,7 @@ def _nalista(problem: ImageProblem, seed: int) -> UnfoldedModel:
     def error(start: tuple[float, float]) -> float:
         step, level = start
         model.head.bias.copy_(torch.tensor([inverse_softplus(step), inverse_softplus(level * step)]))
-        signal = model(batch.y, batch.phi, batch.noise_var).signal
-        return float((signal - batch.signal).square().sum())
+        return negative_ssim(problem, model(batch.y, batch.phi, batch.noise_var).signal, batch.signal)
 
     error(min(itertools.product(_STEPS, _LEVELS), key=error))
     return model
