@@ -55,7 +55,7 @@ LAYERS = 3
 ANALYTIC_LAYERS = 12
 """Of ALISTA and NALISTA, which have two numbers a layer."""
 _START_IMAGES = 20_000
-_STEPS, _LEVELS = (0.01, 0.03, 0.1, 0.2, 0.4, 0.7, 1.0), (0.1, 0.5, 1.0, 2.0, 3.0, 4.0, 100.0)
+_STEPS, _LEVELS = (0.01, 0.03, 0.1, 0.2, 0.4, 0.7, 1.0), (0.1, 0.5, 1.0, 2.0, 3.0, 4.0, 1000.0)
 """Steps, and thresholds in units of the mean of such a step, that NALISTA may start with."""
 
 Build = Callable[[ImageProblem, int], UnfoldedModel]
