@@ -35,6 +35,10 @@ class Context:
     report: Callable[[float, str], None] = _silent
     """Called with the share done, 0 to 1, and a few words."""
 
+    def weights_of(self, cell: Cell) -> Path:
+        """The file for the trained network of a cell."""
+        return self.weights / f"{cell_id(cell)}.safetensors"
+
 
 class Figure(NamedTuple):
     """A picture for the report."""
@@ -75,6 +79,19 @@ class Experiment(ABC):
     def figures(self, done: Done, folder: Path) -> list[Figure]:
         """Pictures of the finished cells, drawn into `folder`; none where there is nothing to draw."""
         return []
+
+
+class Identity(NamedTuple):
+    """What every cell has besides its experiment."""
+
+    model: str
+    measurements: int
+    seed: int
+
+
+def identity(cell: Cell) -> Identity:
+    """The model, the number of measurements and the seed of a cell."""
+    return Identity(str(cell["model"]), int(str(cell["measurements"])), int(str(cell["seed"])))
 
 
 def cell_id(cell: Cell) -> str:

@@ -18,7 +18,7 @@ from torch import Tensor
 from vlista_core.data.image_problem import ImageProblem
 from vlista_core.draws import Split
 from vlista_core.estimate import Estimator
-from vlista_core.experiments.base import Cell, Context, Done, Experiment, Figure, cell_id, number
+from vlista_core.experiments.base import Cell, Context, Done, Experiment, Figure, identity, number
 from vlista_core.experiments.curves import BAYESIAN, LOOKS
 from vlista_core.experiments.image_models import fit, image_problem
 from vlista_core.experiments.images import images_of
@@ -67,10 +67,9 @@ class Calibration(Experiment):
         return [{"experiment": self.name, "model": model, "measurements": MEASUREMENTS, "seed": 0} for model in MODELS]
 
     def run(self, cell: Cell, context: Context) -> dict[str, Json]:
-        model, m, seed = str(cell["model"]), int(str(cell["measurements"])), int(str(cell["seed"]))
+        model, m, seed = identity(cell)
         problem = image_problem(images_of(TABLE, context.data), m, model)
-        weights = context.weights / f"{cell_id({**cell, 'experiment': TABLE})}.safetensors"
-        estimator, _ = fit(model, problem, seed, weights)
+        estimator, _ = fit(model, problem, seed, context.weights_of({**cell, "experiment": TABLE}))
         context.report(0.2, "validation images")
         factor = best_factor(intervals(estimator, problem, VALIDATION_IMAGES, seed, "validation"))
         context.report(0.4, "test images")

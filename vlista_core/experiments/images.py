@@ -11,7 +11,7 @@ from vlista_core.data.image_problem import ImageProblem
 from vlista_core.data.image_set import ImageData
 from vlista_core.data.images import load_images
 from vlista_core.estimate import Estimator
-from vlista_core.experiments.base import Cell, Context, cell_id
+from vlista_core.experiments.base import Cell, Context, identity
 from vlista_core.experiments.grid import TableExperiment
 from vlista_core.experiments.image_models import fit, image_problem
 from vlista_core.experiments.published import compared
@@ -49,11 +49,11 @@ class ImageTable(TableExperiment):
         self.models = _FIXED if fixed else _VARYING
 
     def run(self, cell: Cell, context: Context) -> dict[str, Json]:
-        model, measurements, seed = str(cell["model"]), int(str(cell["measurements"])), int(str(cell["seed"]))
+        model, measurements, seed = identity(cell)
         problem = image_problem(
             images_of(self.data, context.data), measurements, model, fixed_phi_seed=seed if self.fixed else None
         )
-        estimator, details = fit(model, problem, seed, context.weights / f"{cell_id(cell)}.safetensors")
+        estimator, details = fit(model, problem, seed, context.weights_of(cell))
         found = measure(estimator, problem, seed, TEST_IMAGES_BCS if model == "bcs" else TEST_IMAGES)
         return {**found, **details, **_time_to_printed(details, compared(self.name, model, measurements))}
 

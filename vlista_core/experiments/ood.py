@@ -22,7 +22,7 @@ from torch import Tensor
 
 from vlista_core.data.image_problem import ImageProblem
 from vlista_core.estimate import Estimator
-from vlista_core.experiments.base import Cell, Context, Done, Experiment, Figure, cell_id
+from vlista_core.experiments.base import Cell, Context, Done, Experiment, Figure, identity
 from vlista_core.experiments.curves import BAYESIAN, LOOKS
 from vlista_core.experiments.image_models import fit, image_problem
 from vlista_core.experiments.images import images_of
@@ -77,10 +77,10 @@ class OutOfDistribution(Experiment):
         return [{"experiment": self.name, "model": model, "measurements": MEASUREMENTS, "seed": 0} for model in MODELS]
 
     def run(self, cell: Cell, context: Context) -> dict[str, Json]:
-        model, m, seed = str(cell["model"]), int(str(cell["measurements"])), int(str(cell["seed"]))
+        model, m, seed = identity(cell)
         inside = replace(image_problem(images_of("mnist", context.data), m, model), classes=DIGITS)
         outside = replace(inside, classes=OTHERS)
-        estimator, details = fit(model, inside, seed, context.weights / f"{cell_id(cell)}.safetensors")
+        estimator, details = fit(model, inside, seed, context.weights_of(cell))
         found: Found = {score: {} for score in SCORES}
         for number, (noise, snr_db) in enumerate(NOISE.items()):
             context.report(number / len(NOISE), noise)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vlista_core.experiments.base import Cell, Context, Done, Experiment, Figure, cell_id, number
+from vlista_core.experiments.base import Cell, Context, Done, Experiment, Figure, identity, number
 from vlista_core.experiments.grid import ssim as ssim_text
 from vlista_core.experiments.image_models import fit, image_problem
 from vlista_core.experiments.images import images_of
@@ -47,15 +47,10 @@ class Reconstructions(Experiment):
         ]
 
     def run(self, cell: Cell, context: Context) -> dict[str, Json]:
-        model, m, seed, data = (
-            str(cell["model"]),
-            int(str(cell["measurements"])),
-            int(str(cell["seed"])),
-            str(cell["data"]),
-        )
+        (model, m, seed), data = identity(cell), str(cell["data"])
         problem = image_problem(images_of(data, context.data), m, model)
         table: Cell = {"experiment": data, "model": model, "measurements": m, "seed": seed}
-        estimator, _ = fit(model, problem, seed, context.weights / f"{cell_id(table)}.safetensors")
+        estimator, _ = fit(model, problem, seed, context.weights_of(table))
         batch = problem.sample(IMAGES, seed=seed, split="test")
         estimate = problem.images(estimator.estimate(batch.y, batch.phi, batch.noise_var).signal.detach())
         truth = problem.images(batch.signal)

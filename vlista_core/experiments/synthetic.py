@@ -13,7 +13,7 @@ import torch
 
 from vlista_core.data.synthetic import SyntheticProblem
 from vlista_core.estimate import Estimator
-from vlista_core.experiments.base import Cell, Context, Done, Experiment, Figure, cell_id, number
+from vlista_core.experiments.base import Cell, Context, Done, Experiment, Figure, cell_id, identity, number
 from vlista_core.experiments.curves import Curve, draw_panels
 from vlista_core.experiments.synthetic_models import MODELS, VARYING_ONLY, fit
 from vlista_core.metrics import nmse_db, squared_error_ratios
@@ -52,15 +52,15 @@ class Synthetic(Experiment):
         ]
 
     def run(self, cell: Cell, context: Context) -> dict[str, Json]:
-        seed = int(str(cell["seed"]))
+        model, measurements, seed = identity(cell)
         problem = SyntheticProblem(
             length=LENGTH,
-            rows=int(str(cell["measurements"])),
+            rows=measurements,
             unit_columns=False,
             fixed_phi_seed=0 if cell["phi"] == "fixed" else None,
         )
         checkpoint = context.weights / f"{cell_id(cell)}.resume.safetensors"
-        estimator, details = fit(str(cell["model"]), problem, seed, checkpoint)
+        estimator, details = fit(model, problem, seed, checkpoint)
         return {**measure(estimator, problem, seed, TEST_SAMPLES), **details}
 
     def tables(self, done: Done) -> list[Table]:
