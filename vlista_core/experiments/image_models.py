@@ -209,7 +209,6 @@ def _vlista(problem: ImageProblem, seed: int) -> UnfoldedModel:
     """
     sure = _adlista(problem, seed, "adaptive")
     sure.dictionaries = nn.ModuleList([sure.dictionaries[0]] * LAYERS)
-    sure.calibrate(_calibration(problem, seed))
     train(ImageTraining(sure, problem), replace(problem, sharing=_WARM.sharing), _WARM, seed, None)
     decoder = sure.dictionaries[0]
     assert isinstance(decoder, LearnedDictionary)
