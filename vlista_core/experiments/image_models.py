@@ -60,6 +60,7 @@ _STEPS, _LEVELS = (0.01, 0.03, 0.1, 0.2, 0.4, 0.7, 1.0), (0.1, 0.5, 1.0, 2.0, 3.
 
 Build = Callable[[ImageProblem, int], UnfoldedModel]
 """(problem, seed) -> a network that is calibrated and untrained."""
+Learner = Callable[[UnfoldedModel, ImageProblem], nn.Module]
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,8 @@ class Recipe:
     """Training images in a row that share a Φ."""
     validations: int = 20
     validation_images: int = 256
+    learner: Learner = ImageTraining
+    """What is trained: the network with the loss of images, or with its own."""
 
 
 def image_problem(data: ImageData, measurements: int, model: str, *, fixed_phi_seed: int | None = None) -> ImageProblem:
@@ -103,7 +106,7 @@ def fit(model: str, problem: ImageProblem, seed: int, weights: Path) -> tuple[Es
     start = time.perf_counter()
     network = made.build(problem, seed)
     before = time.perf_counter() - start
-    learner = network if isinstance(network, VLISTA) else ImageTraining(network, problem)
+    learner = made.learner(network, problem)
     result = train(learner, problem, made, seed, weights.with_suffix(".resume.safetensors"))
     details: dict[str, Json] = {
         "steps": result.steps,
@@ -153,6 +156,11 @@ def train(model: nn.Module, problem: ImageProblem, recipe: Recipe, seed: int, re
     if resume is not None:
         resume.unlink(missing_ok=True)
     return result
+
+
+def _own_loss(network: UnfoldedModel, problem: ImageProblem) -> nn.Module:
+    """The network as it is: VLISTA learns from its ELBO."""
+    return network
 
 
 def _calibration(problem: ImageProblem, seed: int) -> Batch:
@@ -259,8 +267,6 @@ def _nalista(problem: ImageProblem, seed: int) -> UnfoldedModel:
     return model
 
 
-_DEAR: dict[str, int] = {"validations": 4, "validation_images": 64}
-"""For networks that form a matrix for every image."""
 _WARM = Recipe(partial(_adlista, kind="adaptive"), 200, 5e-4, validations=4)
 MODELS: dict[str, Recipe | Callable[[ImageProblem, int], Made]] = {
     "canonical": partial(make_ista, dictionary=canonical_basis),
@@ -270,10 +276,12 @@ MODELS: dict[str, Recipe | Callable[[ImageProblem, int], Made]] = {
     "alista": Recipe(_alista, 40, 2e-3, validations=6),
     "nalista": Recipe(_nalista, 60, 2e-4, validations=6),
     "dlista": Recipe(_dlista, 500, 5e-4, validations=10),
-    "a-dlista": Recipe(partial(_adlista, kind="paper"), 120, 5e-4, sharing=64, **_DEAR),
+    "a-dlista": Recipe(partial(_adlista, kind="paper"), 120, 5e-4, sharing=64, validations=4, validation_images=64),
     "a-dlista-adaptive": Recipe(partial(_adlista, kind="adaptive"), 500, 5e-4, validations=10),
     "bcs": make_bcs,
     "lmmse": make_lmmse,
-    "vlista": Recipe(_vlista, 12, 2e-4, batch_size=8, sharing=8, **_DEAR),
+    "vlista": Recipe(
+        _vlista, 12, 2e-4, batch_size=8, sharing=8, validations=4, validation_images=64, learner=_own_loss
+    ),
 }
 """Every row of the tables."""
