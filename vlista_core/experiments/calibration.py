@@ -21,9 +21,8 @@ from vlista_core.estimate import Estimator
 from vlista_core.experiments.base import Cell, Context, Done, Experiment, Figure, identity, number
 from vlista_core.experiments.curves import BAYESIAN, LOOKS
 from vlista_core.experiments.image_models import fit, image_problem
-from vlista_core.experiments.images import images_of
+from vlista_core.experiments.images import estimate_with_variance, images_of
 from vlista_core.metrics import calibration_error, coverage
-from vlista_core.models import VLISTA
 from vlista_core.plotting import new_figure
 from vlista_core.tables import Table
 from vlista_core.tensorfile import Json
@@ -113,13 +112,7 @@ class Calibration(Experiment):
 def intervals(estimator: Estimator, problem: ImageProblem, count: int, seed: int, split: Split) -> Intervals:
     """The first `count` images of a split, each estimated with its variance."""
     batch = problem.sample(count, seed=seed, split=split)
-    if isinstance(estimator, VLISTA):
-        out = estimator.estimate(batch.y, batch.phi, batch.noise_var, n_samples=DRAWS)
-    else:
-        out = estimator.estimate(batch.y, batch.phi, batch.noise_var)
-    if out.variance is None:
-        raise ValueError(f"{type(estimator).__name__} gives no variance, and so no intervals")
-    return Intervals(out.signal, out.variance, batch.signal)
+    return Intervals(*estimate_with_variance(estimator, batch, DRAWS), batch.signal)
 
 
 def best_factor(found: Intervals) -> float:

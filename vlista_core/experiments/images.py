@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from vlista_core.data.image_problem import ImageProblem
 from vlista_core.data.image_set import ImageData
@@ -16,6 +17,8 @@ from vlista_core.experiments.grid import TableExperiment
 from vlista_core.experiments.image_models import fit, image_problem
 from vlista_core.experiments.published import compared
 from vlista_core.metrics import nmse_db, psnr_db, ssim
+from vlista_core.models import VLISTA
+from vlista_core.problems import Batch
 from vlista_core.tensorfile import Json
 
 TEST_IMAGES = 1000
@@ -96,6 +99,15 @@ def measure(estimator: Estimator, problem: ImageProblem, seed: int, count: int) 
         "nmse_db": round(nmse_db(images.flatten(1), truth.flatten(1)), 2),
         "test_samples": count,
     }
+
+
+def estimate_with_variance(estimator: Estimator, batch: Batch, draws: int) -> tuple[Tensor, Tensor]:
+    """The estimate and its variance, [batch, n] each: VLISTA's from so many draws of its dictionaries."""
+    sampling = {"n_samples": draws} if isinstance(estimator, VLISTA) else {}
+    out = estimator.estimate(batch.y, batch.phi, batch.noise_var, **sampling)
+    if out.variance is None:
+        raise ValueError(f"{type(estimator).__name__} gives no variance of its estimates")
+    return out.signal, out.variance
 
 
 def _time_to_printed(details: dict[str, Json], paper: tuple[float, float] | None) -> dict[str, Json]:

@@ -25,9 +25,8 @@ from vlista_core.estimate import Estimator
 from vlista_core.experiments.base import Cell, Context, Done, Experiment, Figure, identity
 from vlista_core.experiments.curves import BAYESIAN, LOOKS
 from vlista_core.experiments.image_models import fit, image_problem
-from vlista_core.experiments.images import images_of
+from vlista_core.experiments.images import estimate_with_variance, images_of
 from vlista_core.metrics import auroc
-from vlista_core.models import VLISTA
 from vlista_core.plotting import new_figure
 from vlista_core.problems import Batch
 from vlista_core.tables import Table
@@ -135,20 +134,15 @@ def draw_pair(
 
 def score_images(estimator: Estimator, batch: Batch) -> dict[str, Tensor]:
     """Every score of every image: [batch] each."""
-    if isinstance(estimator, VLISTA):
-        out = estimator.estimate(batch.y, batch.phi, batch.noise_var, n_samples=DRAWS)
-    else:
-        out = estimator.estimate(batch.y, batch.phi, batch.noise_var)
-    if out.variance is None:
-        raise ValueError(f"{type(estimator).__name__} gives no variance, and so no score")
-    variance = out.variance.double()
-    residual = (batch.y - batch.phi.apply(out.signal)).double()
+    signal, variance = estimate_with_variance(estimator, batch, DRAWS)
+    variance = variance.double()
+    residual = (batch.y - batch.phi.apply(signal)).double()
     return {
         "variance": variance.mean(1),
         "log variance": variance.clamp_min(_LEAST_VARIANCE).log().mean(1),
-        "relative variance": variance.mean(1) / out.signal.double().square().mean(1).clamp_min(_LEAST_VARIANCE),
+        "relative variance": variance.mean(1) / signal.double().square().mean(1).clamp_min(_LEAST_VARIANCE),
         "residual": residual.square().sum(1) / batch.y.double().square().sum(1).clamp_min(_LEAST_VARIANCE),
-        "error": (out.signal - batch.signal).double().square().mean(1),
+        "error": (signal - batch.signal).double().square().mean(1),
     }
 
 
