@@ -19,10 +19,12 @@ from chanest.estimators.base import ChannelEstimator, Fit, array_configuration, 
 from chanest.estimators.codebook import CovarianceCodebook
 from chanest.estimators.gate import ScoreGate, fit_gates, gate_features
 from chanest.estimators.linear import with_noise
+from chanest.estimators.spread import gaussian
 from chanest.estimators.toeplitz import LagTable, View
 from vlista_core.checkpoint import register_model
 from vlista_core.estimate import Estimate, Measurement
 from vlista_core.linalg import cholesky
+from vlista_core.linops import LinearMap
 from vlista_core.tensorfile import Json
 
 if TYPE_CHECKING:
@@ -84,6 +86,10 @@ class ADLISTAPlus(ChannelEstimator):
         weights = self._weights(measured, view, len(self.gates))
         layer = self._layer(measured, view, self.codebook.table(weights.exp()))
         return Estimate(self.layout.apply(layer.spectrum, measured.phi.adjoint(layer.whitened)))
+
+    def spread(self, measured: Measurement, found: Estimate, probes: LinearMap | None) -> Tensor:
+        weights = self._weights(measured, View(self.layout, measured.phi), len(self.gates))
+        return gaussian(self.layout.matrix(self.codebook.table(weights.exp())), measured, probes)
 
     def _weights(self, measured: Measurement, view: View, gates: int) -> Tensor:
         """Logarithms of the members' weights after the first gates: [batch, codes]."""

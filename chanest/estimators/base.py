@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from chanest.arrays import Array
 from chanest.estimators.noise import NoiseModel
+from chanest.estimators.spread import ChannelEstimate, independent
 from vlista_core.estimate import Estimate, Estimator, Measurement
 from vlista_core.linops import LinearMap
 from vlista_core.tensorfile import Json
@@ -19,6 +20,8 @@ from vlista_core.tensorfile import Json
 if TYPE_CHECKING:
     from chanest.problem import ChannelProblem
 
+_SPREAD_ENTRIES = 2**22
+"""Of the covariances that are worked with at once where variances are asked for."""
 Report = Callable[[float, str], None]
 """Called now and then while fitting with the share that is done, 0 to 1, and a few words."""
 
@@ -86,16 +89,28 @@ class ChannelEstimator(nn.Module, Estimator):
     def from_configuration(cls, configuration: dict[str, Json]) -> Self:
         """The estimator that `configuration` describes, before its state is loaded."""
 
-    def estimate(self, y: Tensor, phi: LinearMap | Tensor, noise_var: Tensor | float | None = None) -> Estimate:
-        """See Estimator; noise_var None is estimated from y, sample by sample."""
+    def estimate(self, y: Tensor, phi: LinearMap | Tensor, noise_var: Tensor | float | None = None) -> ChannelEstimate:
+        """See Estimator; noise_var None is estimated from y, sample by sample. `variance` is worked out when it is read."""
         measured = self.checked(y, phi, noise_var)
-        size = self.chunk(measured)
         with torch.no_grad():
-            if size is None or size >= len(y):
-                return self.infer(measured)
-            starts = range(0, len(y), max(1, size))
-            chunks = [torch.arange(start, min(start + max(1, size), len(y)), device=y.device) for start in starts]
-            return joined([self.infer(measured.select(some)) for some in chunks])
+            found = joined([self.infer(part) for part, _ in in_chunks(measured, self.chunk(measured))])
+        return ChannelEstimate(found, lambda probes: self._variance(measured, found, probes))
+
+    def spread(self, measured: Measurement, found: Estimate, probes: LinearMap | None) -> Tensor | None:
+        """Variance of the errors of ĥ, or of Pĥ, as the method itself has it, a chunk at a time: [batch, n or p] or None.
+
+        found: what `infer` gave; its variance, where it has one, is taken for that of independent errors.
+        """
+        return None if found.variance is None else independent(found.variance, probes)
+
+    def _variance(self, measured: Measurement, found: Estimate, probes: LinearMap | None) -> Tensor | None:
+        parts = []
+        with torch.no_grad():
+            for part, some in in_chunks(measured, _SPREAD_ENTRIES // self.signal_length**2):
+                chosen = probes if probes is None or probes.batch is None else probes.select(some)
+                parts.append(self.spread(part, selected(found, some), chosen))
+        known = [part for part in parts if part is not None]
+        return torch.cat(known) if known else None
 
     def chunk(self, measured: Measurement) -> int | None:
         """How many samples `infer` is to get at once, for the sake of memory and speed; None is all of them."""
@@ -127,12 +142,28 @@ class ChannelEstimator(nn.Module, Estimator):
         )
 
 
+def in_chunks(measured: Measurement, size: int | None) -> Iterator[tuple[Measurement, Tensor]]:
+    """Consecutive samples, at most `size` of them at once, and which they are. None is all of them."""
+    every, device = len(measured.y), measured.y.device
+    size = every if size is None else max(1, size)
+    for start in range(0, every, size):
+        some = torch.arange(start, min(start + size, every), device=device)
+        yield (measured if len(some) == every else measured.select(some)), some
+
+
 def joined(parts: list[Estimate]) -> Estimate:
-    """One Estimate from those of consecutive samples; trajectories and draws are not kept."""
+    """One Estimate from those of consecutive samples; trajectories and draws are kept only where there is one part."""
 
     def cat(name: str) -> Tensor | None:
         values = [getattr(part, name) for part in parts]
         return None if values[0] is None else torch.cat(values)
 
+    if len(parts) == 1:
+        return parts[0]
     signal = torch.cat([part.signal for part in parts])
     return Estimate(signal, cat("code"), cat("variance"), iterations=cat("iterations"))
+
+
+def selected(found: Estimate, some: Tensor) -> Estimate:
+    """Signal and variance of the chosen samples."""
+    return Estimate(found.signal[some], variance=None if found.variance is None else found.variance[some])

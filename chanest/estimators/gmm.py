@@ -14,9 +14,11 @@ from chanest.estimators.base import ChannelEstimator, Fit, array_configuration, 
 from chanest.estimators.codebook import k_means
 from chanest.estimators.linear import is_toeplitz, with_noise
 from chanest.estimators.mixtures import KroneckerComponents, ToeplitzComponents
+from chanest.estimators.spread import gaussian
 from vlista_core.checkpoint import register_model
 from vlista_core.estimate import Estimate, Measurement
 from vlista_core.linalg import cholesky
+from vlista_core.linops import LinearMap
 from vlista_core.metrics import nmse_db
 from vlista_core.tensorfile import Json
 
@@ -30,6 +32,8 @@ _LARGEST_TOEPLITZ = 512
 _CHUNK_ENTRIES = 2**20
 _BLOCK = 2000
 _ITERATIONS = 12
+_LIKELY = 4
+"""Components that variances take into account."""
 _SNRS_DB = (0.0, 10.0, 20.0)
 
 
@@ -66,6 +70,14 @@ class GMM(ChannelEstimator):
         return _CHUNK_ENTRIES // (len(self.log_prior) * self.signal_length)
 
     def infer(self, measured: Measurement) -> Estimate:
+        posterior, gradients = self._posterior(measured)
+        signal = torch.zeros_like(gradients[:, 0])
+        for k, gradient in enumerate(gradients.unbind(1)):
+            signal = signal + self.components.times(k, posterior[:, k, None] * gradient)
+        return Estimate(signal)
+
+    def _posterior(self, measured: Measurement) -> tuple[Tensor, Tensor]:
+        """p(k | y): [batch, components], and Φᴴ(ΦR_kΦᴴ + σ²I)⁻¹y: [batch, components, n]."""
         gradients, evidence = [], []
         view: Any = self.components.view(measured.phi)
         for k, log_prior in enumerate(self.log_prior):
@@ -75,11 +87,21 @@ class GMM(ChannelEstimator):
             log_volume = 2 * factor.diagonal(dim1=1, dim2=2).real.log().sum(1)
             evidence.append(log_prior - fit - log_volume)
             gradients.append(measured.phi.adjoint(weights))
-        posterior = torch.stack(evidence, 1).softmax(1)
-        signal = torch.zeros_like(gradients[0])
-        for k, gradient in enumerate(gradients):
-            signal = signal + self.components.times(k, posterior[:, k, None] * gradient)
-        return Estimate(signal)
+        return torch.stack(evidence, 1).softmax(1), torch.stack(gradients, 1)
+
+    def spread(self, measured: Measurement, found: Estimate, probes: LinearMap | None) -> Tensor:
+        """Σ_k p(k | y) (variance of component k + |ĥ_k - ĥ|²), over the few components that y leaves a chance."""
+        posterior, gradients = self._posterior(measured)
+        chances, likely = posterior.topk(min(_LIKELY, len(self.log_prior)))
+        chances = chances / chances.sum(1, keepdim=True)
+        total = torch.zeros((), device=measured.y.device)
+        for chance, k in zip(chances.unbind(1), likely.unbind(1), strict=True):
+            covariance = self.components.matrices(k)
+            gradient = gradients.gather(1, k[:, None, None].expand(-1, 1, self.signal_length))
+            apart = (covariance @ gradient.mT)[..., 0] - found.signal
+            apart = apart if probes is None else probes.apply(apart)
+            total = total + chance[:, None] * (gaussian(covariance, measured, probes) + apart.abs().square())
+        return total
 
     def fit(self, problem: ChannelProblem, plan: Fit) -> dict[str, Json]:
         """EM on training channels, from k-means on their angular power; ends after the budget or a few rounds."""

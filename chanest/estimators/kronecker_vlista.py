@@ -14,6 +14,7 @@ from torch import Tensor
 from chanest.batched import BatchedKroneckerMap
 from chanest.dictionaries import KroneckerMap, LearnedKronecker
 from chanest.estimators.posterior import FactorPrior, KroneckerPosterior
+from chanest.estimators.spread import of_samples
 from chanest.estimators.unfolded import GROUP
 from vlista_core.checkpoint import register_model
 from vlista_core.estimate import Estimate, Measurement
@@ -90,9 +91,7 @@ class KroneckerVLISTA(ADLISTA):
             last = self._run(measured.y, measured.phi, measured.noise_var, noise)[0][-1]
             signals.append(last.dictionary.apply(last.code))
         samples = torch.stack(signals)
-        mean = samples.mean(0)
-        variance = (samples - mean).abs().square().sum(0) / (n_samples - 1)
-        return Estimate(mean, variance=variance, samples=samples)
+        return Estimate(samples.mean(0), variance=of_samples(samples, None), samples=samples)
 
     def elbo(self, batch: Batch, generator: torch.Generator) -> Elbo:
         """The bound of each sample from one draw. δ² is, for each layer and group of like SNR, the value that fits best."""

@@ -10,9 +10,11 @@ from torch import Tensor
 from chanest.arrays import Array
 from chanest.estimators.base import ChannelEstimator, Fit, array_configuration, array_from
 from chanest.estimators.mixtures import ToeplitzComponents
+from chanest.estimators.spread import gaussian
 from vlista_core.checkpoint import register_model
 from vlista_core.estimate import Estimate, Measurement
 from vlista_core.linalg import solve_hermitian
+from vlista_core.linops import LinearMap
 from vlista_core.metrics import nmse_db
 from vlista_core.tensorfile import Json
 
@@ -121,7 +123,7 @@ class LMMSE(ChannelEstimator):
         """U with UUᴴ the covariance: [n, r]."""
         if self.toeplitz is None:
             return self.factor
-        values, vectors = torch.linalg.eigh(self.toeplitz.matrix(0))
+        values, vectors = torch.linalg.eigh(self.covariance())
         directions: Tensor = vectors * values.clamp_min(0.0).sqrt()
         return directions
 
@@ -139,6 +141,15 @@ class LMMSE(ChannelEstimator):
         weights = whitened(seen @ seen.mH + floor * phi.gram(), measured)
         signal = (weights[:, None, :] @ seen.conj())[:, 0] @ factor.mT + floor * phi.adjoint(weights)
         return Estimate(signal)
+
+    def spread(self, measured: Measurement, found: Estimate, probes: LinearMap | None) -> Tensor:
+        return gaussian(self.covariance().to(measured.y.dtype)[None], measured, probes)
+
+    def covariance(self) -> Tensor:
+        """R: [n, n]."""
+        if self.toeplitz is not None:
+            return self.toeplitz.matrix(0)
+        return self.factor @ self.factor.mH + self.floor * torch.eye(self.signal_length, device=self.factor.device)
 
     def configuration(self) -> dict[str, Json]:
         rx, tx = (array_configuration(array) for array in self.arrays)

@@ -45,6 +45,10 @@ class ToeplitzComponents(nn.Module):
         """R_k itself: [n, n]."""
         return self.layout.matrix(self.tables[k : k + 1])[0]
 
+    def matrices(self, k: Tensor) -> Tensor:
+        """R_k for several k: [count] -> [count, n, n]."""
+        return self.layout.matrix(self.tables[k])
+
     def estimate(self, k: int, channels: Tensor) -> None:
         """R_k from channels [count, n]: averages along diagonals, then back and forth to positive definite."""
         self._store(k, self.layout.of_channels(channels, torch.full((len(channels), 1), 1.0 / len(channels))))
@@ -105,6 +109,12 @@ class KroneckerComponents(nn.Module):
         """R_k h: [batch, n] -> [batch, n]."""
         grid = h.reshape(len(h), self.transmit.shape[1], -1)
         return (self.transmit[k] @ grid @ self.receive[k].mT).flatten(1)
+
+    def matrices(self, k: Tensor) -> Tensor:
+        """R_k for several k: [count] -> [count, n, n]."""
+        transmit, receive = self.transmit[k], self.receive[k]
+        both = transmit[:, :, None, :, None] * receive[:, None, :, None, :]
+        return both.reshape(len(k), transmit.shape[1] * receive.shape[1], -1)
 
     def estimate(self, k: int, channels: Tensor) -> None:
         """T_k and S_k from channels [count, n] by turns, each with the other whitened."""

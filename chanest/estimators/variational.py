@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Self, cast
 
 import torch
@@ -11,9 +12,9 @@ from chanest.estimators.base import ChannelEstimator, Fit
 from chanest.estimators.draws import PooledDraws
 from chanest.estimators.kronecker_vlista import KroneckerVLISTA
 from chanest.estimators.learned import LAYERS, ADLISTAEstimator
+from chanest.estimators.spread import ChannelEstimate, of_samples
 from chanest.estimators.unfolded import UnfoldedEstimator, starting_dictionary
 from vlista_core.checkpoint import register_model
-from vlista_core.estimate import Estimate
 from vlista_core.linops import LinearMap
 from vlista_core.problems import Batch
 
@@ -64,7 +65,7 @@ class VLISTAEstimator(UnfoldedEstimator):
         *,
         n_samples: int = 0,
         seed: int = 0,
-    ) -> Estimate:
+    ) -> ChannelEstimate:
         """With n_samples = S: mean, variance and samples of S reconstructions, each with dictionaries of its own.
 
         A draw is a function of (seed, draw, layer). S = 0 takes the mean dictionaries and gives no variance.
@@ -73,4 +74,5 @@ class VLISTAEstimator(UnfoldedEstimator):
             return super().estimate(y, phi, noise_var)
         measured = self.checked(y, phi, noise_var)
         with torch.no_grad():
-            return cast(KroneckerVLISTA, self.network).sampled(measured, n_samples=n_samples, seed=seed)
+            found = cast(KroneckerVLISTA, self.network).sampled(measured, n_samples=n_samples, seed=seed)
+        return ChannelEstimate(found, partial(of_samples, cast(Tensor, found.samples)))

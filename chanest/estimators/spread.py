@@ -1,0 +1,72 @@
+"""How far off an estimate may be: estimates whose variance is worked out when somebody asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from vlista_core.estimate import Estimate, Measurement
+from vlista_core.linalg import cholesky
+from vlista_core.linops import LinearMap
+
+Spread = Callable[[LinearMap | None], Tensor | None]
+"""Variance of the errors of ĥ or, given a map P, of Pĥ: [batch, n] or [batch, p]; None where nobody knows."""
+
+
+class ChannelEstimate(Estimate):
+    """An Estimate whose variance costs nothing until it is read."""
+
+    _spread: Spread
+
+    def __init__(self, found: Estimate, spread: Spread) -> None:
+        super().__init__(**vars(found))
+        del self.__dict__["variance"]
+        self.__dict__["_spread"] = spread
+
+    @cached_property
+    def variance(self) -> Tensor | None:
+        """E|h - ĥ|² of each entry: [batch, n]; None for an estimator without posterior and without calibration."""
+        return self._spread(None)
+
+    def variance_through(self, probes: LinearMap) -> Tensor | None:
+        """The variance of the errors of Pĥ, such as what beams let through. probes: P, [p, n] each -> [batch, p].
+
+        Errors of different antennas belong together: this is not what `variance` alone could tell.
+        """
+        return self._spread(probes)
+
+
+def independent(variance: Tensor, probes: LinearMap | None) -> Tensor:
+    """The variance of Pĥ where the errors of the entries have nothing to do with each other: Σ_i |P_ki|² v_i."""
+    if probes is None:
+        return variance
+    squared = probes.materialize().abs().square()
+    return (squared @ variance[..., None])[..., 0]
+
+
+def gaussian(covariance: Tensor, measured: Measurement, probes: LinearMap | None) -> Tensor:
+    """diag(P Σ Pᴴ) of Σ = R - RΦᴴ(ΦRΦᴴ + σ²I)⁻¹ΦR, what y leaves open of h ~ CN(0, R): [batch, n or p].
+
+    covariance: R, [batch or 1, n, n].
+    """
+    phi = measured.phi
+    seen = phi.apply_block(covariance)
+    total = phi.apply_block(seen.mH.contiguous()).clone()
+    total.diagonal(dim1=1, dim2=2).add_(measured.noise_var[:, None])
+    if probes is None:
+        before = covariance.diagonal(dim1=1, dim2=2).real
+    else:
+        rows = probes.materialize()
+        before = (rows * (covariance @ rows.mH).mT).sum(-1).real
+        seen = seen @ rows.mH
+    white = torch.linalg.solve_triangular(cholesky(total), seen, upper=False)
+    return (before - torch.view_as_real(white).square().sum((1, 3))).clamp_min(0.0)
+
+
+def of_samples(samples: Tensor, probes: LinearMap | None) -> Tensor:
+    """The variance of draws from a posterior. samples: [draws, batch, n] -> [batch, n or p]."""
+    draws = samples if probes is None else torch.stack([probes.apply(sample) for sample in samples])
+    return (draws - draws.mean(0)).abs().square().sum(0) / (len(draws) - 1)
