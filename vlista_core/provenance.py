@@ -6,6 +6,7 @@ import datetime
 import os
 import platform
 import subprocess
+import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -52,3 +53,13 @@ def _commit() -> str | None:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return None
+
+
+def peak_gigabytes() -> float | None:
+    """The most memory that this process has held since it began, None where the system does not tell."""
+    try:
+        import resource
+    except ImportError:
+        return None
+    unit = 1.0 if sys.platform == "darwin" else 1024.0
+    return round(unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e9, 2)

@@ -19,6 +19,7 @@ from vlista_core.experiments.store import Store
 from vlista_core.jobs import connect, run_here, run_in_processes, run_on_cluster
 from vlista_core.problems import check_count
 from vlista_core.progress import listening
+from vlista_core.provenance import peak_gigabytes
 from vlista_core.tensorfile import Json
 
 _FAULTS = (ArithmeticError, LookupError, MemoryError, OSError, RuntimeError, TypeError, ValueError)
@@ -123,7 +124,8 @@ def run_job(job: Job, progress: Progress = _silent) -> Finished:
     except _FAULTS as fault:
         words = " ".join(str(fault).split()) or "no reason was given"
         return Finished(job.cell, None, words if isinstance(fault, ValueError) else f"{type(fault).__name__}: {words}")
-    return Finished(job.cell, {**result, "seconds": round(time.perf_counter() - start, 2)})
+    cost: dict[str, Json] = {"seconds": round(time.perf_counter() - start, 2), "peak_gigabytes": peak_gigabytes()}
+    return Finished(job.cell, {**result, **cost})
 
 
 def _keep(ended: Iterator[tuple[Job, Finished]], store: Store) -> Iterator[Finished]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import cast
 
-from vlista_core.experiments.base import Cell, Done, cell_id
+from vlista_core.experiments.base import IDENTITY, Cell, Done, cell_id
 from vlista_core.files import check_folder, read_json, write_csv, write_json
 from vlista_core.provenance import environment, now
 from vlista_core.tensorfile import Json
@@ -39,16 +39,18 @@ class Store:
         return self.folder / "cells" / f"{cell_id(cell)}.json"
 
     def write(self, cell: Cell, result: dict[str, Json]) -> None:
-        """Keep a finished cell."""
-        write_json(self.path(cell), {"cell": cell, "result": result})
+        """Keep a finished cell: one flat object, what it is before what came out."""
+        write_json(self.path(cell), {**cell, **result})
 
     def read(self, cell: Cell) -> dict[str, Json] | None:
         """The result of a cell; None where it is not there, a ValueError where its file is not whole."""
         path = self.path(cell)
         if not path.is_file():
             return None
-        stored, result = _content(path)
-        return result if stored == cell else None
+        content = _content(path)
+        if {key: content.get(key) for key in cell} != cell:
+            return None
+        return {key: value for key, value in content.items() if key not in cell}
 
     def remove(self, cell: Cell) -> None:
         """Forget a cell and what it kept among the weights."""
@@ -70,16 +72,15 @@ def read_cells(folder: Path) -> Done:
     done = []
     for path in sorted((folder / "cells").glob("[!.]*.json")):
         try:
-            cell, result = _content(path)
+            done.append(_content(path))
         except ValueError:
             continue
-        done.append({**cell, **result})
     return done
 
 
-def _content(path: Path) -> tuple[Cell, dict[str, Json]]:
+def _content(path: Path) -> dict[str, Json]:
     content = read_json(path)
-    cell, result = content.get("cell"), content.get("result")
-    if not isinstance(cell, dict) or not isinstance(result, dict):
-        raise ValueError(f"{path} is not the file of a cell: it holds no cell and result")
-    return cell, result
+    missing = [key for key in (*IDENTITY, "seconds") if key not in content]
+    if missing:
+        raise ValueError(f"{path} is not the file of a cell: it has no {missing[0]}")
+    return content
