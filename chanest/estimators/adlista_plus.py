@@ -15,8 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from chanest.arrays import Array
-from chanest.estimators.base import ChannelEstimator, Fit, array_configuration, array_from
+from chanest.estimators.base import Fit, array_configuration, array_from
 from chanest.estimators.codebook import CovarianceCodebook
+from chanest.estimators.family import FamilyEstimator
 from chanest.estimators.gate import ScoreGate, fit_gates, gate_features
 from chanest.estimators.linear import with_noise
 from chanest.estimators.spread import gaussian
@@ -44,7 +45,7 @@ class _Layer(NamedTuple):
 
 
 @register_model
-class ADLISTAPlus(ChannelEstimator):
+class ADLISTAPlus(FamilyEstimator):
     """Layers of an exact step each, with a covariance that gates choose from a codebook by what y shows."""
 
     name = "a-dlista+"
@@ -81,15 +82,27 @@ class ADLISTAPlus(ChannelEstimator):
         """So few that what they need stays near the processor."""
         return max(1, _CHUNK_ENTRIES // (measured.phi.shape[0] * self.signal_length))
 
+    def log_prior_weights(self) -> Tensor:
+        return self.codebook.prior.log()
+
+    def log_weights(self, measured: Measurement) -> Tensor:
+        return self._weights(measured, View(self.layout, measured.phi), len(self.gates))
+
+    def infer_given(self, measured: Measurement, log_weights: Tensor) -> Estimate:
+        return self._filtered(measured, View(self.layout, measured.phi), log_weights)
+
     def infer(self, measured: Measurement) -> Estimate:
         view = View(self.layout, measured.phi)
-        weights = self._weights(measured, view, len(self.gates))
-        layer = self._layer(measured, view, self.codebook.table(weights.exp()))
+        return self._filtered(measured, view, self._weights(measured, view, len(self.gates)))
+
+    def _filtered(self, measured: Measurement, view: View, log_weights: Tensor) -> Estimate:
+        layer = self._layer(measured, view, self.codebook.table(log_weights.exp()))
         return Estimate(self.layout.apply(layer.spectrum, measured.phi.adjoint(layer.whitened)))
 
-    def spread(self, measured: Measurement, found: Estimate, probes: LinearMap | None) -> Tensor:
-        weights = self._weights(measured, View(self.layout, measured.phi), len(self.gates))
-        return gaussian(self.layout.matrix(self.codebook.table(weights.exp())), measured, probes)
+    def spread_given(
+        self, measured: Measurement, found: Estimate, log_weights: Tensor, probes: LinearMap | None
+    ) -> Tensor:
+        return gaussian(self.layout.matrix(self.codebook.table(log_weights.exp())), measured, probes)[1]
 
     def _weights(self, measured: Measurement, view: View, gates: int) -> Tensor:
         """Logarithms of the members' weights after the first gates: [batch, codes]."""

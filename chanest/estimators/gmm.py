@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from chanest.arrays import Array
-from chanest.estimators.base import ChannelEstimator, Fit, array_configuration, array_from
+from chanest.estimators.base import Fit, array_configuration, array_from
 from chanest.estimators.codebook import k_means
+from chanest.estimators.family import FamilyEstimator
 from chanest.estimators.linear import is_toeplitz, with_noise
 from chanest.estimators.mixtures import KroneckerComponents, ToeplitzComponents
 from chanest.estimators.spread import gaussian
@@ -38,7 +39,7 @@ _SNRS_DB = (0.0, 10.0, 20.0)
 
 
 @register_model
-class GMM(ChannelEstimator):
+class GMM(FamilyEstimator):
     """h ~ Σ_k π_k CN(0, R_k), fitted by EM; ĥ = Σ_k p(k | y) R_kΦᴴ(ΦR_kΦᴴ + σ²I)⁻¹y. One factorisation a component.
 
     R_k is block Toeplitz (any covariance that uniform arrays can have, with few numbers) or, for large arrays, T_k ⊗ S_k.
@@ -69,15 +70,27 @@ class GMM(ChannelEstimator):
     def chunk(self, measured: Measurement) -> int:
         return _CHUNK_ENTRIES // (len(self.log_prior) * self.signal_length)
 
+    def log_prior_weights(self) -> Tensor:
+        return self.log_prior
+
     def infer(self, measured: Measurement) -> Estimate:
-        posterior, gradients = self._posterior(measured)
+        return self._mixed(*self._posterior(measured))
+
+    def log_weights(self, measured: Measurement) -> Tensor:
+        return self._posterior(measured)[0]
+
+    def infer_given(self, measured: Measurement, log_weights: Tensor) -> Estimate:
+        return self._mixed(log_weights, self._posterior(measured)[1])
+
+    def _mixed(self, log_weights: Tensor, gradients: Tensor) -> Estimate:
+        """Σ_k p_k R_k g_k. gradients: [batch, components, n]."""
         signal = torch.zeros_like(gradients[:, 0])
-        for k, gradient in enumerate(gradients.unbind(1)):
-            signal = signal + self.components.times(k, posterior[:, k, None] * gradient)
+        for k, (weight, gradient) in enumerate(zip(log_weights.exp().unbind(1), gradients.unbind(1), strict=True)):
+            signal = signal + self.components.times(k, weight[:, None] * gradient)
         return Estimate(signal)
 
     def _posterior(self, measured: Measurement) -> tuple[Tensor, Tensor]:
-        """p(k | y): [batch, components], and Φᴴ(ΦR_kΦᴴ + σ²I)⁻¹y: [batch, components, n]."""
+        """log p(k | y): [batch, components], and Φᴴ(ΦR_kΦᴴ + σ²I)⁻¹y: [batch, components, n]."""
         gradients, evidence = [], []
         view: Any = self.components.view(measured.phi)
         for k, log_prior in enumerate(self.log_prior):
@@ -87,20 +100,18 @@ class GMM(ChannelEstimator):
             log_volume = 2 * factor.diagonal(dim1=1, dim2=2).real.log().sum(1)
             evidence.append(log_prior - fit - log_volume)
             gradients.append(measured.phi.adjoint(weights))
-        return torch.stack(evidence, 1).softmax(1), torch.stack(gradients, 1)
+        return torch.stack(evidence, 1).log_softmax(1), torch.stack(gradients, 1)
 
-    def spread(self, measured: Measurement, found: Estimate, probes: LinearMap | None) -> Tensor:
-        """Σ_k p(k | y) (variance of component k + |ĥ_k - ĥ|²), over the few components that y leaves a chance."""
-        posterior, gradients = self._posterior(measured)
-        chances, likely = posterior.topk(min(_LIKELY, len(self.log_prior)))
-        chances = chances / chances.sum(1, keepdim=True)
+    def spread_given(
+        self, measured: Measurement, found: Estimate, log_weights: Tensor, probes: LinearMap | None
+    ) -> Tensor:
+        """Σ_k p_k (variance of component k + |ĥ_k - ĥ|²), over the few components that have a chance."""
+        chances, likely = log_weights.topk(min(_LIKELY, len(self.log_prior)))
+        signal = found.signal if probes is None else probes.apply(found.signal)
         total = torch.zeros((), device=measured.y.device)
-        for chance, k in zip(chances.unbind(1), likely.unbind(1), strict=True):
-            covariance = self.components.matrices(k)
-            gradient = gradients.gather(1, k[:, None, None].expand(-1, 1, self.signal_length))
-            apart = (covariance @ gradient.mT)[..., 0] - found.signal
-            apart = apart if probes is None else probes.apply(apart)
-            total = total + chance[:, None] * (gaussian(covariance, measured, probes) + apart.abs().square())
+        for chance, k in zip(chances.softmax(1).unbind(1), likely.unbind(1), strict=True):
+            mean, variance = gaussian(self.components.matrices(k), measured, probes)
+            total = total + chance[:, None] * (variance + (mean - signal).abs().square())
         return total
 
     def fit(self, problem: ChannelProblem, plan: Fit) -> dict[str, Json]:

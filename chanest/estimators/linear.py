@@ -143,7 +143,7 @@ class LMMSE(ChannelEstimator):
         return Estimate(signal)
 
     def spread(self, measured: Measurement, found: Estimate, probes: LinearMap | None) -> Tensor:
-        return gaussian(self.covariance().to(measured.y.dtype)[None], measured, probes)
+        return gaussian(self.covariance().to(measured.y.dtype)[None], measured, probes)[1]
 
     def covariance(self) -> Tensor:
         """R: [n, n]."""

@@ -47,23 +47,25 @@ def independent(variance: Tensor, probes: LinearMap | None) -> Tensor:
     return (squared @ variance[..., None])[..., 0]
 
 
-def gaussian(covariance: Tensor, measured: Measurement, probes: LinearMap | None) -> Tensor:
-    """diag(P Σ Pᴴ) of Σ = R - RΦᴴ(ΦRΦᴴ + σ²I)⁻¹ΦR, what y leaves open of h ~ CN(0, R): [batch, n or p].
+def gaussian(covariance: Tensor, measured: Measurement, probes: LinearMap | None) -> tuple[Tensor, Tensor]:
+    """What y leaves open of h ~ CN(0, R): mean and variance of h given y or, with P, of Ph; both [batch, n or p].
 
-    covariance: R, [batch or 1, n, n].
+    The mean is RΦᴴC⁻¹y and the covariance R - RΦᴴC⁻¹ΦR, with C = ΦRΦᴴ + σ²I. covariance: R, [batch or 1, n, n].
     """
     phi = measured.phi
     seen = phi.apply_block(covariance)
     total = phi.apply_block(seen.mH.contiguous()).clone()
     total.diagonal(dim1=1, dim2=2).add_(measured.noise_var[:, None])
-    if probes is None:
-        before = covariance.diagonal(dim1=1, dim2=2).real
-    else:
+    before = covariance.diagonal(dim1=1, dim2=2).real
+    if probes is not None:
         rows = probes.materialize()
         before = (rows * (covariance @ rows.mH).mT).sum(-1).real
         seen = seen @ rows.mH
-    white = torch.linalg.solve_triangular(cholesky(total), seen, upper=False)
-    return (before - torch.view_as_real(white).square().sum((1, 3))).clamp_min(0.0)
+    both = torch.cat([seen, measured.y[..., None]], 2)
+    white = torch.linalg.solve_triangular(cholesky(total), both, upper=False)
+    seen, y = white[..., :-1], white[..., -1:]
+    explained = torch.view_as_real(seen).square().sum((1, 3))
+    return (seen.mH @ y)[..., 0], (before - explained).clamp_min(0.0)
 
 
 def of_samples(samples: Tensor, probes: LinearMap | None) -> Tensor:
