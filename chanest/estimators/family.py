@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from abc import abstractmethod
 
+import torch
 from torch import Tensor
 
-from chanest.estimators.base import ChannelEstimator
+from chanest.estimators.base import ChannelEstimator, in_chunks, joined, selected
+from chanest.estimators.spread import ChannelEstimate
 from vlista_core.estimate import Estimate, Measurement
 from vlista_core.linops import LinearMap
 
@@ -37,3 +39,24 @@ class FamilyEstimator(ChannelEstimator):
 
     def spread(self, measured: Measurement, found: Estimate, probes: LinearMap | None) -> Tensor:
         return self.spread_given(measured, found, self.log_weights(measured), probes)
+
+    def weigh(self, measured: Measurement) -> Tensor:
+        """`log_weights` of any number of samples."""
+        with torch.no_grad():
+            return torch.cat([self.log_weights(part) for part, _ in in_chunks(measured, self.chunk(measured))])
+
+    def estimate_given(self, measured: Measurement, log_weights: Tensor) -> ChannelEstimate:
+        """`estimate` with weights from wherever: [batch, members]. The variance is that of the weighted family itself."""
+        chunks = list(in_chunks(measured, self.chunk(measured)))
+        with torch.no_grad():
+            found = joined([self.infer_given(part, log_weights[some]) for part, some in chunks])
+
+        @torch.no_grad()
+        def spread(probes: LinearMap | None) -> Tensor:
+            variances = []
+            for part, some in chunks:
+                own = probes if probes is None or probes.batch is None else probes.select(some)
+                variances.append(self.spread_given(part, selected(found, some), log_weights[some], own))
+            return torch.cat(variances)
+
+        return ChannelEstimate(found, spread)
