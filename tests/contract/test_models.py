@@ -134,6 +134,12 @@ CASES: dict[str, list[EstimatorCase]] = {
     "a-dlista": [
         _case("a-dlista adaptive", lambda dtype: ADLISTA(_learned(dtype), layers=LAYERS), _overcomplete),
         _case(
+            "a-dlista whitened",
+            lambda dtype: ADLISTA(_learned(dtype), layers=LAYERS, covariance=torch.eye(N, dtype=dtype)),
+            _overcomplete,
+            forms_product=True,
+        ),
+        _case(
             "a-dlista paper",
             lambda dtype: ADLISTA(_learned(dtype), layers=LAYERS, augmentation="paper"),
             _overcomplete,

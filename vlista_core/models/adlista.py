@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from vlista_core.dictionaries import LearnedMap
+from vlista_core.estimate import Measurement
 from vlista_core.linops import LinearMap
 from vlista_core.models.augmentation import (
     Adaptation,
@@ -25,6 +26,7 @@ from vlista_core.models.base import Loss
 from vlista_core.models.dictionary_network import DictionaryNetwork
 from vlista_core.models.dlista import suggest_step
 from vlista_core.models.layer import Layer
+from vlista_core.models.whitening import whiten
 from vlista_core.problems import Batch
 from vlista_core.prox import soft_threshold
 
@@ -45,11 +47,14 @@ class ADLISTA(DictionaryNetwork):
         augmentation: Kind = "adaptive",
         step: float | None = None,
         threshold: float | None = None,
+        covariance: Tensor | None = None,
         loss: Loss = "mse",
         early_weight: float = 0.0,
         generator: torch.Generator | None = None,
     ) -> None:
         """dictionary: where every Ψ_t starts; step, threshold: where the augmentation starts, in its own units.
+
+        covariance: of the signals, [n, n]; the layers then see whitened measurements (see `whitening`).
 
         For "paper" they are γ and θ themselves (default 0.2 and 0.01; see `suggest_step`); for "adaptive" they multiply the
         natural ones (default 1 and 1). The generator draws the augmentation's weights (None: seed 0).
@@ -57,11 +62,17 @@ class ADLISTA(DictionaryNetwork):
         super().__init__(dictionary, layers)
         self.loss, self.early_weight = loss, early_weight
         self.remember(
-            dictionary=dictionary, layers=layers, augmentation=augmentation, loss=loss, early_weight=early_weight
-        )
+            dictionary=dictionary, layers=layers, augmentation=augmentation, covariance=covariance, loss=loss,
+            early_weight=early_weight,
+        )  # fmt: skip
+        self.covariance: Tensor | None
+        self.hold("covariance", covariance)
         self.augmentation = build_augmentation(augmentation, layers, dictionary.dtype, step, threshold, generator)
 
     def unroll(self, y: Tensor, phi: LinearMap, noise_var: Tensor) -> list[Layer]:
+        if self.covariance is not None:
+            white = whiten(Measurement(y, phi, noise_var), self.covariance)
+            y, phi, noise_var = white.y, white.phi, white.noise_var
         block = LikelihoodBlock(y, phi, noise_var, self.augmentation)
         return [block.layer(self.dictionary(t)) for t in range(self.layers)]
 
@@ -70,6 +81,9 @@ class ADLISTA(DictionaryNetwork):
         """Start from the best of a grid on training data: the adaptive scales of each layer in turn, or the one step and
         threshold with which the paper's network starts in all layers."""
         network = self.augmentation
+        if self.covariance is not None:
+            white = whiten(Measurement(batch.y, batch.phi, batch.noise_var), self.covariance)
+            batch = Batch(batch.signal, white.y, white.phi, white.noise_var)
         if isinstance(network, PaperAugmentation):
             network.start(*self._best_constants(batch))
         elif isinstance(network, AdaptiveAugmentation):

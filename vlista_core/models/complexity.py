@@ -95,7 +95,8 @@ def _(model: DLISTA, measurements: int, length: int) -> int:
 def _(model: ADLISTA, measurements: int, length: int) -> int:
     b = model.dictionary(0).shape[1]
     augmentation = model.layers * _augmentation(model.augmentation, measurements, length, b)
-    return _dictionary_layers(model.layers, measurements, length, b) + augmentation
+    whitening = 0 if model.covariance is None else _whitening(measurements, length)
+    return _dictionary_layers(model.layers, measurements, length, b) + augmentation + whitening
 
 
 @macs.register
@@ -104,6 +105,11 @@ def _(model: VLISTA, measurements: int, length: int) -> int:
     layer = _augmentation(model.augmentation, measurements, length, b) + _posterior(model.posterior, measurements)
     signals = (model.layers - 1) * length * b
     return _dictionary_layers(model.layers, measurements, length, b) + signals + model.layers * layer
+
+
+def _whitening(m: int, n: int) -> int:
+    """ΦRΦᴴ, its Cholesky factor L and L⁻¹Φ."""
+    return m * n * n + m * m * n + m**3 // 6 + m * m * n // 2
 
 
 def counted_macs(model: UnfoldedModel, measurements: int, length: int) -> int:

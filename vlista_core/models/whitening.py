@@ -1,0 +1,55 @@
+"""Measurements with what is known of them beforehand taken out: y ~ (0, C) becomes L⁻¹y ~ (0, I), C = ΦRΦᴴ + σ²I = LLᴴ.
+
+Random measurements of images or channels are anything but equally informative, and gradient steps crawl where they are not.
+With R = ΨΨᴴ one whole step from zero, Ψ(L⁻¹ΦΨ)ᴴL⁻¹y = RΦᴴC⁻¹y, is already the linear MMSE estimate.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from vlista_core.estimate import Measurement
+from vlista_core.linalg import cholesky
+from vlista_core.linops import DenseMap, GroupedMap, LinearMap
+
+_FLOOR = 1e-4
+"""Of the mean power of a measurement: the least noise that is assumed."""
+
+
+@torch.no_grad()
+def whiten(measured: Measurement, covariance: Tensor) -> Measurement:
+    """L⁻¹y, L⁻¹Φ and the mean variance of L⁻¹n. covariance: R of the signals, [n, n].
+
+    A Φ that samples share stays shared where their noise is the same too.
+    """
+    y, noise_var = measured.y, measured.noise_var
+    distinct, members = measured.phi.distinct()
+    matrix = distinct.materialize()
+    groups = noise_var.reshape(len(matrix), -1)
+    if not noise_var.is_meta and bool((groups != groups[:, :1]).any()):
+        matrix, members, groups = measured.phi.materialize().expand(len(y), -1, -1), 1, noise_var[:, None]
+    total = matrix @ covariance @ matrix.mH
+    power = total.diagonal(dim1=1, dim2=2).real
+    total.diagonal(dim1=1, dim2=2).add_(groups[:, :1] + _FLOOR * power.mean(1, keepdim=True))
+    factor = cholesky(total)
+    rows = y.reshape(len(matrix), -1, y.shape[1])
+    white, rows = _solved(factor, matrix), _solved(factor, rows.mT).mT
+    noise = groups
+    if not noise_var.is_meta and bool((noise_var > 0).any()):
+        identity = torch.eye(y.shape[1], dtype=y.dtype, device=y.device)
+        noise = groups * _solved(factor, identity.expand_as(factor)).abs().square().mean(1).sum(1, keepdim=True)
+    return Measurement(rows.reshape(y.shape), _as_before(white, members, measured.phi), noise.reshape(-1))
+
+
+def _solved(factor: Tensor, right: Tensor) -> Tensor:
+    """L⁻¹ times a block."""
+    solution: Tensor = torch.linalg.solve_triangular(factor, right, upper=False)
+    return solution
+
+
+def _as_before(matrix: Tensor, members: int, phi: LinearMap) -> LinearMap:
+    """A map that shares matrices between samples as Φ does. matrix: [distinct, m, n]."""
+    if phi.batch is None and len(matrix) == 1:
+        return DenseMap(matrix[0])
+    return GroupedMap(matrix.contiguous(), members) if members > 1 else DenseMap(matrix.contiguous())
