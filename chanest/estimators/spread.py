@@ -15,16 +15,20 @@ from vlista_core.linops import LinearMap
 Spread = Callable[[LinearMap | None], Tensor | None]
 """Variance of the errors of ĥ or, given a map P, of Pĥ: [batch, n] or [batch, p]; None where nobody knows."""
 
+Radius = Callable[[float], Tensor]
+"""Half the width of the interval of a level in standard deviations: [batch]."""
+
 
 class ChannelEstimate(Estimate):
     """An Estimate whose variance costs nothing until it is read."""
 
     _spread: Spread
+    _radius: Radius | None
 
-    def __init__(self, found: Estimate, spread: Spread) -> None:
+    def __init__(self, found: Estimate, spread: Spread, radius: Radius | None = None) -> None:
         super().__init__(**vars(found))
         del self.__dict__["variance"]
-        self.__dict__["_spread"] = spread
+        self.__dict__.update(_spread=spread, _radius=radius)
 
     @cached_property
     def variance(self) -> Tensor | None:
@@ -37,6 +41,15 @@ class ChannelEstimate(Estimate):
         Errors of different antennas belong together: this is not what `variance` alone could tell.
         """
         return self._spread(probes)
+
+    def interval(self, level: float) -> Tensor:
+        """Radius of the disc about ĥ_i that holds h_i with probability `level` or more, whatever the errors' law: [batch, n].
+
+        Conformal: see Calibration.radius for what is promised. A ValueError without a calibration.
+        """
+        if self._radius is None or self.variance is None:
+            raise ValueError("this estimate has no calibrated intervals; fit them with: chanest calibrate")
+        return self._radius(level)[:, None] * self.variance.sqrt()
 
 
 def independent(variance: Tensor, probes: LinearMap | None) -> Tensor:
