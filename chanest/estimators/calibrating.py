@@ -109,7 +109,7 @@ def calibrate(
             for key, slope, (low, high) in zip(_FEATURES, best.slopes, best.ranges, strict=False)
         },
         profile=None if best.profile is None else _rounded(best.profile),
-        intervals=_intervals(rest, best.variance(rest)),
+        intervals=conformal_intervals(rest, best.variance(rest)),
         provenance=facts,
     )
 
@@ -224,7 +224,7 @@ def _log_mean(design: Tensor, values: Tensor, *, free: int) -> Tensor:
     return theta
 
 
-def _intervals(draws: Draws, variance: Tensor) -> Intervals:
+def conformal_intervals(draws: Draws, variance: Tensor) -> Intervals:
     """The quantiles of |e|²/v with the correction for K channels: the level counts (K + 1)/K times.
 
     Entries of a channel are not exchangeable with those of another, channels are: an entry of a fresh channel lies within
