@@ -97,10 +97,12 @@ class ChannelEstimator(nn.Module, Estimator):
         measured = self.checked(y, phi, noise_var)
         with torch.no_grad():
             found = joined([self.infer(part) for part, _ in in_chunks(measured, self.chunk(measured))])
-        spread = partial(self._variance, self.calibration, measured, found)
+        own = partial(self._variance, None, measured, found)
         if self.calibration is None:
-            return ChannelEstimate(found, spread)
-        return ChannelEstimate(found, spread, partial(self.calibration.radius, noise_var=measured.noise_var))
+            return ChannelEstimate(found, own)
+        spread = partial(self._variance, self.calibration, measured, found)
+        radius = partial(self.calibration.radius, noise_var=measured.noise_var)
+        return ChannelEstimate(found, spread, own=own, radius=radius)
 
     def spread(self, measured: Measurement, found: Estimate, probes: LinearMap | None) -> Tensor | None:
         """Variance of the errors of ĥ, or of Pĥ, as the method itself has it, a chunk at a time: [batch, n or p] or None.
@@ -108,10 +110,6 @@ class ChannelEstimator(nn.Module, Estimator):
         found: what `infer` gave; its variance, where it has one, is taken for that of independent errors.
         """
         return None if found.variance is None else independent(found.variance, probes)
-
-    def raw_variance(self, measured: Measurement, found: Estimate, probes: LinearMap | None = None) -> Tensor | None:
-        """`spread` of a whole batch: what the variance is without calibration."""
-        return self._variance(None, measured, found, probes)
 
     def _variance(
         self, calibration: Calibration | None, measured: Measurement, found: Estimate, probes: LinearMap | None

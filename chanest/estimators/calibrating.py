@@ -131,7 +131,7 @@ def draw(
             batch = problem.sample(size, seed=seed, split="validation", start=start, snr_db=snr)
             found = estimator.estimate(batch.y, batch.phi, batch.noise_var)
             measured = estimator.checked(batch.y, batch.phi, batch.noise_var)
-            raw = estimator.raw_variance(measured, found)
+            raw = found.own_variance
             parts.append(
                 Draws(
                     (found.signal - batch.signal).abs().square().double(),

@@ -23,17 +23,26 @@ class ChannelEstimate(Estimate):
     """An Estimate whose variance costs nothing until it is read."""
 
     _spread: Spread
+    _own: Spread
     _radius: Radius | None
 
-    def __init__(self, found: Estimate, spread: Spread, radius: Radius | None = None) -> None:
+    def __init__(
+        self, found: Estimate, spread: Spread, *, own: Spread | None = None, radius: Radius | None = None
+    ) -> None:
+        """spread: what `variance` is; own: what it was before calibration, the same where there was none."""
         super().__init__(**vars(found))
         del self.__dict__["variance"]
-        self.__dict__.update(_spread=spread, _radius=radius)
+        self.__dict__.update(_spread=spread, _own=own or spread, _radius=radius)
 
     @cached_property
     def variance(self) -> Tensor | None:
         """E|h - ĥ|² of each entry: [batch, n]; None for an estimator without posterior and without calibration."""
         return self._spread(None)
+
+    @cached_property
+    def own_variance(self) -> Tensor | None:
+        """The variance that the method itself gives, before calibration: [batch, n] or None."""
+        return self._own(None)
 
     def variance_through(self, probes: LinearMap) -> Tensor | None:
         """The variance of the errors of Pĥ, such as what beams let through. probes: P, [p, n] each -> [batch, p].

@@ -167,6 +167,11 @@ def _overlap(one: tuple[float, ...], two: tuple[float, ...]) -> float:
     return max(across, 0.0) * max(up, 0.0)
 
 
+def look_of(name: str) -> Look:
+    """How a registered estimator is drawn in every figure."""
+    return _LOOKS.get(name) or _OWN[0]
+
+
 def _looks(results: Results) -> dict[str, Look]:
     """How each estimator and bound is drawn; an estimator looks the same in every figure."""
     looks: dict[str, Look] = {}
