@@ -156,19 +156,19 @@ def _reliabilities(
     for start in range(0, channels, BATCH):
         batch = problem.sample(min(BATCH, channels - start), seed=seed, split="test", start=start, snr_db=snr)
         found = estimator.estimate(batch.y, batch.phi, batch.noise_var)
+        if found.variance is None:
+            scenario = problem.scenario.name
+            raise ValueError(
+                f"{estimator.name} has no variance for {scenario}; fit one: chanest calibrate {scenario} -e {estimator.name}"
+            )
         own = _own_variance(estimator, batch, found)
         if own is not None:
             variances["own"].append(own)
-        if estimator.calibration is not None and found.variance is not None:
+        if estimator.calibration is not None:
             variances["calibrated"].append(found.variance)
             inside.append((found.signal - batch.signal).abs() <= found.interval(_INTERVAL))
         signals.append(found.signal)
         truths.append(batch.signal)
-    if not any(variances.values()):
-        scenario = problem.scenario.name
-        raise ValueError(
-            f"{estimator.name} has no variance for {scenario}; fit one: chanest calibrate {scenario} -e {estimator.name}"
-        )
     signal, truth = torch.cat(signals), torch.cat(truths)
     weights = weights_digest(estimator, find_weights(estimator.name, problem.scenario.name))
     rows = []
