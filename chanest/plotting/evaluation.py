@@ -54,11 +54,6 @@ _OWN = (Look("#b00020", "X", strong=True), Look("#7a0046", "$+$", MIXED, strong=
 _BOUND_LINES = ((0, (6, 2)), (0, (3, 1.5)), (0, (8, 2, 2, 2)), (0, (2, 2)), (0, (10, 4)))
 
 
-def look_of(name: str) -> Look:
-    """How an estimator is drawn in every figure."""
-    return _LOOKS.get(name) or _OWN[0]
-
-
 def draw_curves(results: Results, path: Path) -> None:
     """NMSE over the sweep with 95 % intervals, a panel for each SNR unless the sweep is over it; labels at the curves."""
     plan = results.plan
@@ -170,6 +165,11 @@ def _overlap(one: tuple[float, ...], two: tuple[float, ...]) -> float:
     across = min(one[2], two[2]) - max(one[0], two[0])
     up = min(one[3], two[3]) - max(one[1], two[1])
     return max(across, 0.0) * max(up, 0.0)
+
+
+def look_of(name: str) -> Look:
+    """How a registered estimator is drawn in every figure."""
+    return _LOOKS.get(name) or _OWN[0]
 
 
 def _looks(results: Results) -> dict[str, Look]:
