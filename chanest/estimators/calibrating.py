@@ -32,6 +32,8 @@ SEED = 1000
 _FEATURES: tuple[FeatureName, ...] = ("energy", "residual")
 _RANGE = (0.01, 0.99)
 """Quantiles of a feature beyond which a table is constant."""
+_FAVOUR = 0.005
+"""Nats by which a simpler variance may be behind and still be taken."""
 _RIDGE = 1e-3
 _STEPS = 40
 _CHUNK = 64
@@ -76,15 +78,18 @@ def calibrate(
 ) -> Calibration:
     """The calibration of an estimator for a problem. weights: the hash it is tied to; channels: at each of nine SNRs.
 
-    A method with a variance of its own keeps it, scaled, unless a table makes the errors likelier.
+    A method with a variance of its own keeps it, scaled, unless features or a table make the errors likelier.
     """
     check_count("channels", channels, least=LEAST_CHANNELS)
     draws = draw(estimator, problem, SNRS_DB, channels, seed, report)
     fit, rest = draws.half(0), draws.half(1)
-    fitted = {"table": _table(fit)}
+    fitted = {}
     if fit.raw is not None and bool((fit.raw > 0).all()):
-        fitted["own variance"] = _factor(fit)
-    kind = min(fitted, key=lambda each: fitted[each].surprise(fit))
+        fitted["own variance"] = _fitted(fit, (), own=True)
+        fitted["own variance and features"] = _fitted(fit, _FEATURES, own=True)
+    fitted["table"] = _fitted(fit, _FEATURES, own=False)
+    surprises = {each: model.surprise(fit) for each, model in fitted.items()}
+    kind = next(each for each, surprise in surprises.items() if surprise <= min(surprises.values()) + _FAVOUR)
     best = fitted[kind]
     facts: dict[str, JsonValue] = {
         "split": "validation",
@@ -151,10 +156,10 @@ def draw(
 
 
 class _Model(NamedTuple):
-    """log_scale: a at the knots; slopes: [features, knots]; ranges: [features, 2]; profile: [n], None to scale raw."""
+    """log_scale: a at the knots; slopes: b and c; ranges: [features, 2]; profile: [n], None to scale raw."""
 
     log_scale: Tensor
-    slopes: Tensor
+    slopes: list[Tensor]
     ranges: Tensor
     profile: Tensor | None
 
@@ -177,23 +182,19 @@ def negative_log_likelihood(squared_errors: Tensor, variance: Tensor) -> float:
     return math.log(math.pi) + float((variance.log() + squared_errors / variance).mean(dtype=torch.float64))
 
 
-def _factor(draws: Draws) -> _Model:
-    """v = exp(a)·raw."""
-    ratio = (draws.errors / cast(Tensor, draws.raw)).mean(1)
-    nothing = torch.zeros(0, dtype=torch.float64)
-    log_scale = _log_mean(hats(KNOTS_DB, draws.snr_db), ratio, free=len(KNOTS_DB))
-    return _Model(log_scale, nothing.reshape(0, len(KNOTS_DB)), nothing.reshape(0, 2), None)
-
-
-def _table(draws: Draws) -> _Model:
-    """v = profile·exp(a + b·energy + c·residual), features cut to the range of most draws."""
+def _fitted(draws: Draws, names: tuple[FeatureName, ...], *, own: bool) -> _Model:
+    """The likeliest a, b and c; features are cut to the range of most draws. own: of the method's own variance."""
     weights, limits = hats(KNOTS_DB, draws.snr_db), torch.tensor(_RANGE, dtype=torch.float64)
-    ranges = torch.stack([draws.features[key].quantile(limits) for key in _FEATURES])
-    columns = [draws.features[key].clamp(*limit) for key, limit in zip(_FEATURES, ranges.tolist(), strict=True)]
-    design = torch.cat([weights, *(weights * column[:, None] for column in columns)], dim=1)
-    found = _log_mean(design, draws.errors.mean(1), free=len(KNOTS_DB)).reshape(-1, len(KNOTS_DB))
-    flat = _Model(found[0], found[1:], ranges, torch.ones(draws.errors.shape[1], dtype=torch.float64))
-    return flat._replace(profile=(draws.errors / flat.variance(draws)).mean(0))
+    ranges = torch.zeros(len(names), 2, dtype=torch.float64)
+    columns = [weights]
+    for number, name in enumerate(names):
+        ranges[number] = draws.features[name].quantile(limits)
+        columns.append(weights * draws.features[name].clamp(*ranges[number].tolist())[:, None])
+    shape = cast(Tensor, draws.raw) if own else torch.ones_like(draws.errors)
+    found = _log_mean(torch.cat(columns, dim=1), (draws.errors / shape).mean(1), free=len(KNOTS_DB))
+    log_scale, *slopes = found.reshape(-1, len(KNOTS_DB)).unbind()
+    model = _Model(log_scale, slopes, ranges, None if own else shape[0])
+    return model if own else model._replace(profile=(draws.errors / model.variance(draws)).mean(0))
 
 
 def _log_mean(design: Tensor, values: Tensor, *, free: int) -> Tensor:

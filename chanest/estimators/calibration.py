@@ -1,7 +1,7 @@
 """Variances that are as large as the errors, and intervals that cover what they say: fitted once, kept in a small file.
 
-A method with a variance of its own gets a factor, v_i = exp(a)·raw_i; one without gets a table,
-v_i = profile_i·exp(a + b·log energy + c·log residual), where energy is that of ĥ and residual |y - Φĥ|²/σ², both an entry.
+v_i = shape_i·exp(a + b·log energy + c·log residual), where the shape is the method's own variance or, where it has none or a
+poor one, a profile that all channels share; energy is that of ĥ and residual |y - Φĥ|²/σ², both an entry. b and c may be 0.
 a, b and c are piecewise linear in the SNR in dB and constant beyond the last knots.
 """
 
@@ -65,7 +65,7 @@ class Calibration(_Part):
     """a at the knots."""
     features: dict[FeatureName, Feature]
     profile: tuple[float, ...] | None
-    """[n] for a table, None for a factor."""
+    """[n]; None where the shape is the method's own variance."""
     intervals: Intervals
     provenance: dict[str, JsonValue]
 
@@ -109,7 +109,7 @@ class Calibration(_Part):
     def variance(
         self, measured: Measurement, found: Estimate, raw: Tensor | None, probes: LinearMap | None = None
     ) -> Tensor | None:
-        """E|h - ĥ|² of each entry, or of Pĥ. raw: the method's own, of ĥ or Pĥ, for a factor -> [batch, n or p]."""
+        """E|h - ĥ|² of each entry, or of Pĥ. raw: the method's own, of ĥ or Pĥ -> [batch, n or p]."""
         scale = self.scale(measured, found)[:, None]
         if self.profile is None:
             return None if raw is None else scale * raw

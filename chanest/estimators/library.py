@@ -97,8 +97,14 @@ def find_calibration(
         path = folder / calibration_file(estimator.name, scenario)
         if path.is_file():
             found = Calibration.read(path)
-            if (found.estimator, found.weights, found.frontend) == (estimator.name, wanted, frontend):
-                return found
+            if (found.estimator, found.weights, found.frontend) != (estimator.name, wanted, frontend):
+                continue
+            if found.profile is not None and len(found.profile) != estimator.signal_length:
+                raise ValueError(
+                    f"{path} has a profile of {len(found.profile)} entries for channels of {estimator.signal_length}; "
+                    "fit it again with: chanest calibrate"
+                )
+            return found
     return None
 
 

@@ -68,7 +68,8 @@ class VLISTAEstimator(UnfoldedEstimator):
     ) -> ChannelEstimate:
         """With n_samples = S: mean, variance and samples of S reconstructions, each with dictionaries of its own.
 
-        A draw is a function of (seed, draw, layer). S = 0 takes the mean dictionaries and gives no variance.
+        A draw is a function of (seed, draw, layer). The variance is then that of the draws: how sure the network is of its
+        dictionaries, far less than how far off it is. S = 0 takes the mean dictionaries and the variance of the calibration.
         """
         if n_samples == 0:
             return super().estimate(y, phi, noise_var)

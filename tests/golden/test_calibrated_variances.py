@@ -17,7 +17,7 @@ from chanest.problem import ChannelBatch, ChannelProblem
 from vlista_core.metrics import coverage
 
 NAME = "cdl_c_upa64x4"
-CHANNELS = {"vlista": 128, "lmmse": 64, "a-dlista+": 64, "gmm": 16}
+CHANNELS = {"vlista": 64, "lmmse": 64, "a-dlista+": 64, "gmm": 16}
 
 
 @functools.cache
