@@ -8,11 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
 from chanest.channels.tables import CdlModel
 from chanest.problem import ChannelBatch, ChannelProblem
 from chanest.scenario import CdlSection, Scenario
 from vlista_core.draws import Split
+from vlista_core.problems import check_count
 
 TILT = 20.0
 """Degrees that the base station's array is tilted out of its plane."""
@@ -21,7 +23,7 @@ STRETCH = 1.2
 PHASE = 90.0
 """Degrees by which an antenna is out of phase."""
 HOLD = 100
-"""Consecutive frames with the same antenna broken, so streams of 1, 5, 10, 20 or 50 frames have one."""
+"""Consecutive frames with the same antenna broken: streams of 1, 5, 10, 20 or 50 frames then have one."""
 _APART = 1_000_000
 """Frames between the draws of one change and those of the next."""
 
@@ -95,25 +97,31 @@ def changed_frames(
     split: Split = "test",
     start: int = 0,
     snr_db: float | None = None,
+    hold: int = HOLD,
 ) -> ChannelBatch:
-    """Frames start … start + count - 1 of a changed `problem`, other draws for every change; see ChannelProblem.sample."""
+    """Frames start … start + count - 1 of a changed `problem`, other draws for every change; see ChannelProblem.sample.
+
+    hold: consecutive frames with the same antenna broken, for changes that break one.
+    """
     change = get_change(name, problem.scenario)
+    check_count("hold", hold)
     first = _APART * (1 + list(CHANGES).index(name)) + start
     changed = None if change.scenario is None else change.scenario(problem.scenario)
     source = problem if changed is None else ChannelProblem(changed, backend=problem.source.backend)
     batch = source.sample(count, seed=seed, split=split, start=first, snr_db=snr_db)
-    return batch if changed is not None else _broken(problem, batch, change, first, seed)
+    if changed is not None:
+        return batch
+    return _broken(problem, batch, change, torch.arange(start, start + count) // hold, seed)
 
 
-def _broken(problem: ChannelProblem, batch: ChannelBatch, change: Change, first: int, seed: int) -> ChannelBatch:
-    """With the gain of the change at one antenna, another after every `HOLD` frames."""
+def _broken(problem: ChannelProblem, batch: ChannelBatch, change: Change, turns: Tensor, seed: int) -> ChannelBatch:
+    """With the gain of the change at one antenna, another at every turn; the antennas come in random order."""
     rx, tx = problem.arrays
     receiving = (change.end == "ue") == (problem.source.moving == "rx")
     ports = (rx if receiving else tx).ports
-    place = torch.arange(first, first + len(batch)) // HOLD
     order = torch.randperm(ports, generator=torch.Generator().manual_seed(seed))
     gains = torch.ones(len(batch), ports, dtype=batch.signal.dtype)
-    gains[torch.arange(len(batch)), order[place % ports]] *= change.gain
+    gains[torch.arange(len(batch)), order[turns % ports]] *= change.gain
     grid = batch.signal.reshape(len(batch), problem.subcarriers, tx.ports, rx.ports)
     signal = (grid * (gains[:, None, None, :] if receiving else gains[:, None, :, None])).flatten(1)
     return replace(batch, signal=signal, y=batch.y + batch.phi.apply(signal - batch.signal))
