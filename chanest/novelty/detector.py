@@ -32,7 +32,9 @@ _NULL_STREAMS = 10_000
 _BLOCK = 250
 _MARGIN_DB = 0.5
 """How far outside the SNRs of the reference a frame may be."""
+_FRAMES_A_FEATURE = 4
 _RIDGE = 1e-4
+"""Added to the diagonal of a correlation, against features that always go together."""
 
 
 @dataclass(frozen=True)
@@ -123,12 +125,9 @@ class NoveltyDetector:
                 count = min(_BLOCK, frames - start)
                 batch = problem.sample(count, seed=seed, split="validation", start=start, snr_db=snr)
                 found.append(made.features(batch.y, batch.phi, batch.noise_var))
+                _check_frames(frames, score, found[0].shape[1])
                 report((place + (start + count) / frames) / len(levels), f"home frames at {snr:g} dB")
-            features = torch.cat(found)
-            if frames < 4 * features.shape[1]:
-                allowed = f"at least {4 * features.shape[1]}, four for each of its {features.shape[1]} features"
-                raise ValueError(f"frames must be {allowed}, for the score {score}, got {frames}")
-            made.references.append(Reference.of(snr, features))
+            made.references.append(Reference.of(snr, torch.cat(found)))
         return made
 
     def features(self, y: Tensor, phi: LinearMap | Tensor, noise_var: Tensor | float) -> Tensor:
@@ -168,7 +167,7 @@ class NoveltyDetector:
         near = Counter(self._nearest(snr) for snr in snr_db)
         null = self._null(tuple(sorted(near.items())))
         larger = len(null) - torch.searchsorted(null, statistic)
-        return statistic, (1.0 + larger) / (1.0 + len(null))
+        return statistic, (1.0 + larger.double()) / (1.0 + len(null))
 
     def t_test(self, y: Tensor, phi: LinearMap | Tensor, noise_var: Tensor | float) -> float:
         """The p-value of the paper's two-sample t-test (Welch's) between these frames and home frames; one feature only."""
@@ -231,6 +230,12 @@ class NoveltyDetector:
             lift += count**2 / (length * len(white))
         null: Tensor = (lift * total.square().sum(1) / length).sort().values
         return null
+
+
+def _check_frames(frames: int, score: str, features: int) -> None:
+    if frames < _FRAMES_A_FEATURE * features:
+        allowed = f"at least {_FRAMES_A_FEATURE * features}, {_FRAMES_A_FEATURE} for each of its {features} features"
+        raise ValueError(f"frames must be {allowed}, for the score {score}, got {frames}")
 
 
 def whitened(features: Tensor, mean: Tensor, log_deviation: Tensor, correlation: Tensor) -> Tensor:
