@@ -2,80 +2,65 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from chanest.novelty.changes import CHANGES
 from chanest.novelty.experiment import HOME, Experiment
 from chanest.novelty.tables import middle
-from vlista_core.plotting import DOTTED, MIXED, Look, label_ends, new_figure
+from vlista_core.plotting import new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
-_BLUE, _ORANGE, _GREEN, _PURPLE = "#0072b2", "#c8500a", "#00805f", "#a8558a"
-_LOOKS = {
-    "cdl-a": Look(_BLUE, "^"),
-    "cdl-b": Look(_BLUE, "v", MIXED),
-    "cdl-c": Look(_BLUE, "s", DOTTED),
-    "cdl-d": Look(_BLUE, "D", DOTTED),
-    "cdl-e": Look(_BLUE, "o", MIXED),
-    "tilt": Look(_GREEN, "h"),
-    "spacing": Look(_GREEN, "P", MIXED),
-    "blocked-bs": Look(_ORANGE, "X"),
-    "phase-bs": Look(_ORANGE, "<", MIXED),
-    "blocked-ue": Look(_PURPLE, "x"),
-    "phase-ue": Look(_PURPLE, ">", MIXED),
-}
 _BAR = 0.95
-"""AUROC that a change should reach."""
+"""AUROC that a change should reach; bold from there."""
+_DARK = 0.85
+"""Where the text of a field turns white."""
 
 
 def draw_novelty(experiment: Experiment, path: Path) -> None:
-    """A panel for each score over the frames of a stream at one SNR, and one over the SNR where there are several."""
+    """Fields of AUROC, a line for each change: over the frames of a stream at one SNR, and over the SNR for one length.
+
+    One row of panels for each score; a sweep of one value is drawn only where there is no other.
+    """
     snr_db, length = middle(experiment)
-    snrs = experiment.values(lambda row: row.snr_db)
-    lengths = experiment.values(lambda row: row.frames)
+    snrs, lengths = experiment.values(lambda row: row.snr_db), experiment.values(lambda row: row.frames)
     scores = experiment.values(lambda row: row.score)
-    by_frames = [[(snr_db, each) for each in lengths]] if len(lengths) > 1 or len(snrs) == 1 else []
-    sweeps = by_frames + ([[(each, length) for each in snrs]] if len(snrs) > 1 else [])
-    with new_figure(path, (5.6 * len(sweeps) + 0.6, 4.8 * len(scores) + 0.3)) as figure:
-        grid = figure.subplots(len(scores), len(sweeps), squeeze=False)
+    by_frames, by_snr = [(snr_db, each) for each in lengths], [(each, length) for each in snrs]
+    sweeps = [points for points in (by_frames, by_snr) if len(points) > 1] or [by_frames]
+    names = [name for name in experiment.values(lambda row: row.change) if name != HOME]
+    size = (3.2 + 0.85 * sum(map(len, sweeps)) + 0.6 * len(sweeps), (0.36 * len(names) + 1.5) * len(scores) + 0.4)
+    with new_figure(path, size) as figure:
+        ratios = [len(points) for points in sweeps]
+        grid = figure.subplots(len(scores), len(sweeps), squeeze=False, width_ratios=ratios)
         for line, score in zip(grid, scores, strict=True):
             for axes, points in zip(line, sweeps, strict=True):
-                _draw_panel(figure, axes, experiment, score, points)
-        figure.suptitle(f"{experiment.settings['scenario']}: changes told from home, by score", fontsize=13)
+                _draw_panel(axes, experiment, score, names, points)
+                axes.set_yticks(range(len(names)), [CHANGES[name].words for name in names] if axes is line[0] else [])
+        figure.suptitle(f"{experiment.settings['scenario']}: AUROC of streams, changed against not", fontsize=13)
 
 
 def _draw_panel(
-    figure: Figure, axes: Axes, experiment: Experiment, score: str, points: list[tuple[float, int]]
+    axes: Axes, experiment: Experiment, score: str, names: list[str], points: list[tuple[float, int]]
 ) -> None:
+    rows = [[experiment.row(score, name, *point) for point in points] for name in names]
+    values = [[math.nan if row is None or row.auroc is None else row.auroc for row in line] for line in rows]
+    axes.imshow(values, cmap="Blues", vmin=0.4, vmax=1.0, aspect="auto")
+    for y, line in enumerate(values):
+        for x, value in enumerate(line):
+            colour, weight = "white" if value > _DARK else "black", "bold" if value >= _BAR else "normal"
+            text = "–" if math.isnan(value) else f"{value:.3f}"
+            axes.text(x, y, text, ha="center", va="center", color=colour, weight=weight, fontsize=9.5)
     over_snr = len({snr for snr, _ in points}) > 1
-    places = [snr if over_snr else float(length) for snr, length in points]
-    ends: list[tuple[float, str, Look]] = []
-    lowest = 0.5
-    for name in experiment.values(lambda row: row.change):
-        rows = [experiment.row(score, name, *point) for point in points]
-        known = [
-            (x, row.auroc) for x, row in zip(places, rows, strict=True) if row is not None and row.auroc is not None
-        ]
-        if name == HOME or not known:
-            continue
-        look = _LOOKS[name]
-        level = [value for _, value in known]
-        axes.plot(
-            [x for x, _ in known], level, color=look.colour, ls=look.line, lw=1.4, marker=look.marker, ms=look.size
-        )
-        ends.append((level[-1], name, look))
-        lowest = min(lowest, *level)
-    axes.axhline(_BAR, color="#777777", lw=0.8, zorder=0)
-    axes.set_ylim(lowest - 0.02, 1.01)
     if over_snr:
-        axes.set(xlabel="SNR (dB)", title=f"{score}: streams of {points[0][1]} frames")
+        axes.set(xlabel="SNR (dB)", title=f"{score}, {points[0][1]} frames")
     else:
-        axes.set(xscale="log", xlabel="frames of a stream", title=f"{score}: at {points[0][0]:g} dB SNR")
-        axes.minorticks_off()
-    axes.set_xticks(places, [f"{place:g}".replace("-", "−") for place in places])
-    axes.set_ylabel("AUROC")
-    axes.grid(alpha=0.25)
-    label_ends(figure, axes, ends)
+        axes.set(xlabel="frames of a stream", title=f"{score}, {points[0][0]:g} dB SNR")
+    axes.set_xticks(
+        range(len(points)), [f"{snr if over_snr else length:g}".replace("-", "−") for snr, length in points]
+    )
+    axes.tick_params(length=0)
+    for side in ("left", "bottom"):
+        axes.spines[side].set_visible(False)
