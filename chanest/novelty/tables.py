@@ -49,7 +49,7 @@ def headline(experiment: Experiment) -> str:
         words = f"{score}: from {length} frames at {snr_db:g} dB"
         if away:
             hardest = min(away, key=lambda row: row.auroc or 0.0)
-            words += f" every change is told with an AUROC of {hardest.auroc:.3f} or more (least: {hardest.change})"
+            words += f" the change that is hardest to tell is {hardest.change} with an AUROC of {hardest.auroc:.3f}"
         for row in rows:
             if row.change == HOME:
                 words += f"; false alarms {row.alarms:.1%} of {row.streams:,} streams, {experiment.level:.1%} asked for"
@@ -71,13 +71,15 @@ def _changes(
 
 
 def _false_alarms(experiment: Experiment, score: str) -> Table:
-    """Shares of streams from home with an alarm, with two standard errors."""
+    """Shares of streams from home with an alarm, and twice the standard error that as many have where the level is kept."""
     lengths = experiment.values(lambda row: row.frames)
     lines = []
     for snr in experiment.values(lambda row: row.snr_db):
         rows = [experiment.row(score, HOME, snr, length) for length in lengths]
-        lines.append((f"{snr:g} dB".replace("-", "−"), *("–" if row is None else _alarms(row) for row in rows)))
-    title = f"{score}: false alarms at a level of {experiment.level:.1%}, two standard errors beside them"
+        lines.append(
+            (f"{snr:g} dB".replace("-", "−"), *("–" if row is None else _alarms(row, experiment.level) for row in rows))
+        )
+    title = f"{score}: false alarms at a level of {experiment.level:.1%}, and two standard errors"
     return Table(title, ("SNR", *(_frames(length) for length in lengths)), tuple(lines))
 
 
@@ -97,6 +99,6 @@ def _t_test(row: Row) -> str:
     return "–" if row.median_t_test is None else f"{row.median_t_test:.2g}"
 
 
-def _alarms(row: Row) -> str:
-    error = 2 * (row.alarms * (1 - row.alarms) / row.streams) ** 0.5
+def _alarms(row: Row, level: float) -> str:
+    error = 2 * (level * (1 - level) / row.streams) ** 0.5
     return f"{row.alarms:.1%} ± {error:.1%}"

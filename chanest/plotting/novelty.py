@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _BAR = 0.95
 """AUROC that a change should reach; bold from there."""
-_DARK = 0.85
+_DARK = 0.8
 """Where the text of a field turns white."""
 
 
