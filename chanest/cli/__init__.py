@@ -1,6 +1,6 @@
-"""The command line: scenarios and channels, estimators and their evaluation, variances, frames over time."""
+"""The command line: scenarios and channels, estimators and their evaluation, variances, frames over time, novelty."""
 
-from chanest.cli import calibration, channels, estimators, tracking
+from chanest.cli import calibration, channels, estimators, novelty, tracking
 from chanest.cli.app import app
 
-__all__ = ["app", "calibration", "channels", "estimators", "tracking"]
+__all__ = ["app", "calibration", "channels", "estimators", "novelty", "tracking"]
