@@ -28,7 +28,7 @@ def novelty(
         str | None, typer.Option("--estimator", "-e", help="In place of the one that each score has for a default.")
     ] = None,
     changes: Annotated[
-        str, typer.Option(help="all, or names with commas between, such as cdl-a,tilt,blocked-bs.")
+        str, typer.Option(help="all, none (false alarms only), or names with commas between, such as cdl-a,tilt.")
     ] = "all",
     snr: Annotated[str, typer.Option(help="start:step:stop in dB, or numbers with commas between.")] = "10",
     lengths: Annotated[str, typer.Option(help="Frames of a stream, with commas between.")] = "1,5,10,20,50",
@@ -55,7 +55,7 @@ def novelty(
             task = bar.add_task(problem.scenario.name, total=100)
             experiment = run_experiment(
                 problem, names_in(score), estimator=estimator,
-                changes=None if changes == "all" else names_in(changes), snr_db=parse_snr(snr), lengths=counts,
+                changes={"all": None, "none": []}.get(changes, names_in(changes)), snr_db=parse_snr(snr), lengths=counts,
                 frames=frames, home_frames=home, reference_frames=reference, level=level, seed=seed,
                 report=lambda share, words: bar.update(task, completed=math.floor(100 * share), description=words),
             )  # fmt: skip
@@ -64,11 +64,12 @@ def novelty(
         write_text(
             folder / "table.md", "\n".join([f"{headline(experiment)}\n", *(table.markdown() for table in found)])
         )
-        draw_novelty(experiment, folder / "novelty.png")
+        if changes != "none":
+            draw_novelty(experiment, folder / "novelty.png")
     for table in found:
         print_table(table, out)
     tell(headline(experiment))
-    tell(f"figure: {folder / 'novelty.png'}")
+    tell(f"written to {folder}")
 
 
 def parse_lengths(text: str) -> tuple[int, ...]:

@@ -36,7 +36,7 @@ def tables(experiment: Experiment) -> list[Table]:
             found.append(_changes(experiment, score, by_snr, f"{score}: AUROC of streams {of}", _auroc))
             found.append(_changes(experiment, score, by_snr, f"{score}: median p-value of streams {of}", _p_value))
         found.append(_false_alarms(experiment, score))
-    return found
+    return [table for table in found if table.lines]
 
 
 def headline(experiment: Experiment) -> str:
