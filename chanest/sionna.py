@@ -93,16 +93,17 @@ class EstimatorBlock(BasePilotChannelEstimator):  # type: ignore[misc]
         found = self._estimate(measured, phi, noise)
         streams = self._grid.num_streams_per_tx
         variance = _variance(found, probes)
-        g_hat = probes.apply(found.signal).unflatten(1, (streams, -1))
-        return g_hat, None if variance is None else variance.unflatten(1, (streams, -1))
+        shape = (len(y), streams, -1)
+        g_hat = probes.apply(found.signal).reshape(shape)
+        return g_hat, None if variance is None else variance.reshape(shape)
 
     def estimate_at_pilot_locations(self, y_pilots: Tensor, no: Tensor) -> tuple[Tensor, Tensor]:
         """y_pilots: [batch, rx, rx antennas, tx, streams, pilots] -> estimates and error variances of that shape."""
         batch, receivers, antennas, transmitters, streams, _ = y_pilots.shape
-        received = y_pilots[..., self._sent].unflatten(-1, (transmitters, streams, -1))
+        received = y_pilots[..., self._sent].reshape(batch, receivers, antennas, transmitters, streams, -1)
         groups = received.shape[-1]
         measured = received.permute(0, 1, 3, 5, 4, 2).reshape(-1, streams * antennas)
-        pilots = self._grid.pilot_pattern.pilots.to(measured)[self._sent].unflatten(0, (transmitters, streams, groups))
+        pilots = self._grid.pilot_pattern.pilots.to(measured)[self._sent].reshape(transmitters, streams, groups)
         sent = torch.diag_embed(pilots.transpose(1, 2))
         beams = sent.expand(batch, receivers, -1, -1, -1, -1).reshape(-1, streams, streams)
         noise = self._noise(no, y_pilots.shape[:3]).to(measured.real.dtype)

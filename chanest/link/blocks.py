@@ -84,9 +84,9 @@ class Link:
         trained: Φh, [batch, T·N_RF]; effective: G, [batch, streams, N_RF].
         """
         symbols = self._mapper(self._encoder(bits.to(effective.real.dtype)))
-        grid = self._to_grid(symbols.unflatten(1, (1, self.plan.streams, -1)))[:, 0]
+        grid = self._to_grid(symbols.reshape(len(bits), 1, self.plan.streams, -1))[:, 0]
         y = torch.einsum("bsc,bstf->bctf", effective, grid)
-        y[:, :, : self.frames, 0] = trained.unflatten(1, (self.frames, -1)).mT
+        y[:, :, : self.frames, 0] = trained.reshape(len(bits), self.frames, -1).mT
         return y[:, None]
 
     def decode(self, blocks: Blocks, h_hat: Tensor, err_var: Tensor) -> Tensor:
@@ -114,4 +114,4 @@ def front_end(phi: LinearMap, streams: int) -> tuple[BeamformingMap, Beamforming
 
 def split_streams(values: Tensor, probes: BeamformingMap) -> Tensor:
     """[batch, streams·N_RF] -> [batch, streams, N_RF]."""
-    return values.unflatten(1, (probes.frames, probes.chains))
+    return values.reshape(-1, probes.frames, probes.chains)

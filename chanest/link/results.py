@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -86,10 +87,10 @@ def wilson(share: float, count: int) -> tuple[float, float]:
 def crossing(snr_db: Sequence[float], bler: Sequence[float], target: float = TARGET) -> float | None:
     """The SNR at which the BLER falls to `target`, by interpolation of its logarithm; None where it is not in reach.
 
-    snr_db ascends. The last fall through the target counts.
+    snr_db ascends. The last fall through the target counts, and no errors at all count as a hundredth of it.
     """
     points = list(zip(snr_db, bler, strict=True))
-    for (left, before), (right, after) in reversed(list(zip(points, points[1:], strict=False))):
+    for (left, before), (right, after) in reversed(list(pairwise(points))):
         if before > target >= after:
             floor = max(after, target / 100)
             return left + (right - left) * math.log(before / target) / math.log(before / floor)

@@ -30,7 +30,7 @@ _AXIS = {
 
 
 _BLUE, _ORANGE, _GREEN, _PURPLE, _GREY = "#0072b2", "#c8500a", "#00805f", "#a8558a", "#777777"
-_LOOKS = {
+ESTIMATOR_LOOKS = {
     "ls": Look(_GREY, "x"),
     "lmmse": Look(_GREEN, "s"),
     "gmm": Look(_GREEN, "D", MIXED),
@@ -172,9 +172,9 @@ def _looks(results: Results) -> dict[str, Look]:
     looks: dict[str, Look] = {}
     own = 0
     for name in results.names("estimator"):
-        if name not in _LOOKS:
+        if name not in ESTIMATOR_LOOKS:
             own += 1
-        looks[name] = _LOOKS.get(name) or _OWN[(own - 1) % len(_OWN)]
+        looks[name] = ESTIMATOR_LOOKS.get(name) or _OWN[(own - 1) % len(_OWN)]
     for number, name in enumerate(results.names("bound")):
         looks[name] = Look("#222222", "", _BOUND_LINES[number % len(_BOUND_LINES)])
     return looks
