@@ -54,13 +54,13 @@ class LinkPlan:
 
     scenario: Scenario
     receivers: tuple[str, ...]
-    snr_db: tuple[float, ...] = (2.0, 4.0, 6.0, 8.0, 10.0, 12.0, 14.0)
+    snr_db: tuple[float, ...] = (4.0, 6.0, 8.0, 10.0, 12.0, 14.0, 16.0)
     blocks: int = 1000
     seed: int = 1
     """Of the test split, which shares no draw with what estimators were trained or tuned on, whatever the seed."""
     modulation: str = "16qam"
     rate: float = 0.5
-    streams: int = 2
+    streams: int = 1
     data_symbols: int = 24
     subcarriers: int = 4
     validation: int = 200

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from chanest.bounds.base import chunks
 from chanest.bounds.genie import GenieAngles
 from chanest.channels.sionna_backend import global_state_kept
 from chanest.estimators.library import get_estimator
-from chanest.estimators.spread import gaussian
 from chanest.frontend import BeamformingMap
 from chanest.link.blocks import Blocks, Link, front_end, split_streams
 from chanest.link.plan import REFERENCES
 from chanest.sionna import EstimatorBlock
-from vlista_core.estimate import Measurement
+from vlista_core.linalg import cholesky
 from vlista_core.tensorfile import Json
 
 with global_state_kept():
@@ -25,7 +25,6 @@ with global_state_kept():
 Receiver = Callable[[Blocks], tuple[Tensor, Tensor]]
 """h_hat and err_var over the grid, as Sionna's estimators give them: [batch, 1, N_RF, 1, streams, symbols, subcarriers]."""
 _TRAINING_DRAWS = 2000
-_CHUNK = 16
 
 
 def receiver(name: str, link: Link, validation: list[Blocks]) -> tuple[Receiver, dict[str, Json]]:
@@ -81,18 +80,27 @@ def _estimator(name: str, link: Link, validation: list[Blocks]) -> tuple[Receive
 
 
 def _genie(genie: GenieAngles, blocks: Blocks) -> tuple[Tensor, Tensor]:
-    """The posterior mean of G and its variance where the angles are known: [batch, streams, N_RF] each."""
-    batch, probes = blocks.training, blocks.probes
-    if batch.rays is None:
-        raise ValueError("blocks must come with the rays behind their channels")
-    variances = []
-    for some in torch.split(torch.arange(len(blocks)), _CHUNK):
-        part = batch.select(some)
-        covariance = genie.covariance(batch.rays.select(some)).dense().to(part.y.dtype)
-        measured = Measurement(part.y, part.phi, part.noise_var)
-        variances.append(gaussian(covariance, measured, probes.select(some)))
-    signal = genie.bound(batch).signal
-    return split_streams(probes.apply(signal), probes), split_streams(torch.cat(variances), probes)
+    """The posterior mean of G = Ph and its variance where R, the angles' covariance, is known: [batch, streams, N_RF].
+
+    With C = ΦRΦᴴ + σ²I they are PRΦᴴC⁻¹y and diag(PRPᴴ - PRΦᴴC⁻¹ΦRPᴴ).
+    """
+    means, variances, start = [], [], 0
+    for truth in chunks(blocks.training, genie.problem):
+        some = torch.arange(start, start + len(truth.y))
+        start += len(some)
+        covariance = genie.covariance(truth.rays)
+        rows = blocks.probes.select(some).cast(truth.y.dtype).materialize()
+        reached = torch.stack([covariance.apply(row.conj()) for row in rows.unbind(1)], -1)
+        total = covariance.seen(truth.phi)
+        total.diagonal(dim1=1, dim2=2).add_(truth.noise_var[:, None])
+        right = torch.cat([truth.phi.apply_block(reached), truth.y[..., None]], -1)
+        white = torch.linalg.solve_triangular(cholesky(total), right, upper=False)
+        cross, y = white[..., :-1], white[..., -1:]
+        means.append((cross.mH @ y)[..., 0])
+        variances.append((rows * reached.mT).sum(-1).real - torch.view_as_real(cross).square().sum((1, 3)))
+    dtype = blocks.y.dtype
+    mean, variance = torch.cat(means).to(dtype), torch.cat(variances).clamp_min(0.0).to(dtype.to_real())
+    return split_streams(mean, blocks.probes), split_streams(variance, blocks.probes)
 
 
 def _sionna(block: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> Receiver:

@@ -32,7 +32,10 @@ def run_link(
     notes: tuple[str, ...] = (),
     progress: Progress = _silent,
 ) -> LinkResults:
-    """Run `plan` into `folder` and return its results; a folder that holds a part of it already is continued."""
+    """Run `plan` into `folder` and return its results.
+
+    A folder that holds a part of it is continued, and so is one of a plan that differs in its receivers or SNRs alone.
+    """
     folder = Path(folder)
     check_count("workers", workers)
     plan.check_receivers()
@@ -61,11 +64,15 @@ def _prepare(plan: LinkPlan, folder: Path, restart: bool) -> None:
     check_folder(folder)
     check_folder(folder / "cells")
     path = folder / "manifest.json"
-    if path.is_file() and not restart:
-        if read_json(path).get("plan_hash") == plan.hash():
+    kept = path.is_file() and not restart
+    if kept:
+        before = read_json(path)
+        if before.get("plan_hash") == plan.hash():
             return
-        raise ValueError(f"{folder} holds another run; give another folder, or restart to replace it")
-    for old in [*(folder / "cells").glob("*.json"), folder / "results.json", folder / "results.csv"]:
+        if _alike(before.get("plan")) != _alike(plan.to_json()):
+            raise ValueError(f"{folder} holds a run of other blocks; give another folder, or restart to replace it")
+    stale = [] if kept else [*(folder / "cells").glob("*.json")]
+    for old in [*stale, folder / "results.json", folder / "results.csv"]:
         old.unlink(missing_ok=True)
     write_json(
         path,
@@ -78,6 +85,15 @@ def _prepare(plan: LinkPlan, folder: Path, restart: bool) -> None:
             "notes": [],
             "plan": plan.to_json(),
         },
+    )
+
+
+def _alike(plan: Json) -> Json:
+    """What plans must share for the cells of one to serve the other."""
+    return (
+        {key: value for key, value in plan.items() if key not in ("receivers", "snr_db")}
+        if isinstance(plan, dict)
+        else None
     )
 
 

@@ -170,7 +170,9 @@ def test_beams_and_estimators_of_other_arrays_are_one_sentence() -> None:
     block = EstimatorBlock(training_grid(6, 2, 4, 3), LS(8 * 4), frames=6)
     y, no = torch.zeros(2, 1, 4, 10, 3, dtype=torch.complex64), torch.tensor(0.1)
     beams = _random(torch.Generator().manual_seed(1), 2, 16, 6)
-    with pytest.raises(ValueError, match="must have 32 columns, the entries of vec.H. for which this ls was made, got 64"):
+    with pytest.raises(
+        ValueError, match=r"must have 32 columns, the entries of vec\(H\) for which this ls was made, got 64"
+    ):
         block(y, no, beams)
     with pytest.raises(ValueError, match="call it with their beams"):
         block(y, no)
