@@ -1,6 +1,6 @@
 """How many blocks does a better channel estimate save? Coded transmission in Sionna with our estimators in the receiver.
 
-python examples/link_level.py [--scenario cdl_c_upa64x4] [--estimators ls omp a-dlista+] [--snr 6 8 10 12 14] [--blocks 150]
+python examples/link_level.py [--scenario cdl_c_upa64x4] [--estimators ls omp a-dlista+] [--snr 9 11 13 15 17] [--blocks 150]
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--scenario", default="cdl_c_upa64x4", help="a shipped name or the path of a .toml file")
     parser.add_argument("--estimators", nargs="+", default=["ls", "omp", "a-dlista+"], help="see `chanest estimators`")
-    parser.add_argument("--snr", type=float, nargs="+", default=[6.0, 8.0, 10.0, 12.0, 14.0], metavar="DB")
+    parser.add_argument("--snr", type=float, nargs="+", default=[9.0, 11.0, 13.0, 15.0, 17.0], metavar="DB")
     parser.add_argument("--blocks", type=int, default=150, help="at each SNR; `chanest link` takes 1,000")
     parser.add_argument("--output", type=Path, default=Path("out/link"), help="where the figure and the report go")
     return parser.parse_args()
@@ -59,7 +59,7 @@ def main() -> None:
     in_your_own_simulation()
 
     # The link behind a front end. A block is one channel: training symbols, one beam each, from which the estimator has
-    # to find H; then data through one of these beams, 16-QAM with the 5G LDPC code. The estimate of what the data meets,
+    # to find H; then two data streams through the last two beams, 16-QAM with the 5G LDPC code. The estimate of what the data meets,
     # and the variance of its errors, go to Sionna's LMMSE equaliser, demapper and decoder.
     plan = LinkPlan(
         scenario,

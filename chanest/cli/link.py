@@ -27,7 +27,7 @@ def link_command(
     estimators: Annotated[
         str, typer.Option("--estimators", "-e", help="all, or names with commas between; sionna-ls, perfect … too.")
     ] = "all",
-    snr: Annotated[str, typer.Option(help="start:step:stop in dB, or numbers with commas between.")] = "4:2:16",
+    snr: Annotated[str, typer.Option(help="start:step:stop in dB, or numbers with commas between.")] = "9:2:17",
     blocks: Annotated[int, typer.Option(help="How many blocks at each SNR.")] = 1000,
     modulation: Annotated[str, typer.Option(help=f"One of {', '.join(MODULATIONS)}.")] = LinkPlan.modulation,
     rate: Annotated[float, typer.Option(help="Of the 5G LDPC code.")] = LinkPlan.rate,

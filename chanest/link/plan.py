@@ -54,15 +54,15 @@ class LinkPlan:
 
     scenario: Scenario
     receivers: tuple[str, ...]
-    snr_db: tuple[float, ...] = (4.0, 6.0, 8.0, 10.0, 12.0, 14.0, 16.0)
+    snr_db: tuple[float, ...] = (9.0, 11.0, 13.0, 15.0, 17.0)
     blocks: int = 1000
     seed: int = 1
     """Of the test split, which shares no draw with what estimators were trained or tuned on, whatever the seed."""
     modulation: str = "16qam"
     rate: float = 0.5
-    streams: int = 1
+    streams: int = 2
     data_symbols: int = 24
-    subcarriers: int = 4
+    subcarriers: int = 2
     validation: int = 200
     """Blocks of the validation split from which the size of an estimator's errors is learnt, at each SNR."""
     err_var: tuple[ErrVar, ...] = ("estimated",)
