@@ -59,8 +59,8 @@ def main() -> None:
     in_your_own_simulation()
 
     # The link behind a front end. A block is one channel: training symbols, one beam each, from which the estimator has
-    # to find H; then two data streams through the last two beams, 16-QAM with the 5G LDPC code. The estimate of what the data meets,
-    # and the variance of its errors, go to Sionna's LMMSE equaliser, demapper and decoder.
+    # to find H; then two data streams through the last two beams, 16-QAM with the 5G LDPC code. The estimate of what the
+    # data meets, and the variance of its errors, go to Sionna's LMMSE equaliser, demapper and decoder.
     plan = LinkPlan(
         scenario,
         receivers=(*chosen.estimators, "sionna-ls", "perfect"),

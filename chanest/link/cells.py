@@ -12,7 +12,7 @@ from torch import Tensor
 
 from chanest.link.blocks import Blocks, Link
 from chanest.link.plan import Cell, ErrVar, LinkPlan, weights_digest
-from chanest.link.receivers import over_grid, receiver
+from chanest.link.receivers import over_grid, receiver, usable
 from chanest.link.results import rates
 from vlista_core.draws import Split
 from vlista_core.tensorfile import Json
@@ -36,7 +36,7 @@ def run_cell(cell: Cell) -> dict[str, Json]:
         off = power = 0.0
         for blocks in _draw(link, cell, "test", plan.blocks):
             h_hat, err_var = told(blocks)
-            h_hat = torch.nan_to_num(h_hat, 0.0, 0.0, 0.0)
+            h_hat, err_var = usable(h_hat), torch.nan_to_num(err_var, 1.0, 1.0)
             for mode in plan.err_var:
                 decided = link.decode(blocks, h_hat, err_var if mode == "estimated" else torch.zeros(()))
                 errors[mode] += (decided != blocks.bits).sum(1).tolist()

@@ -25,6 +25,7 @@ with global_state_kept():
 Receiver = Callable[[Blocks], tuple[Tensor, Tensor]]
 """h_hat and err_var over the grid, as Sionna's estimators give them: [batch, 1, N_RF, 1, streams, symbols, subcarriers]."""
 _TRAINING_DRAWS = 2000
+_DIVERGED = 1e6
 
 
 def receiver(name: str, link: Link, validation: list[Blocks]) -> tuple[Receiver, dict[str, Json]]:
@@ -72,7 +73,10 @@ def _estimator(name: str, link: Link, validation: list[Blocks]) -> tuple[Receive
 
     found = [block.through_data_beams(blocks.y, *beams(blocks)) for blocks in validation]
     variances = [variance for _, variance in found if variance is not None]
-    truth, g_hat = torch.cat([blocks.effective for blocks in validation]), torch.cat([g_hat for g_hat, _ in found])
+    truth, g_hat = (
+        torch.cat([blocks.effective for blocks in validation]),
+        usable(torch.cat([g_hat for g_hat, _ in found])),
+    )
     size = ErrorSize.learnt(truth, g_hat, torch.cat(variances) if variances else None)
     block.scale, block.err_var = size.scale, size.err_var
     facts: dict[str, Json] = {"scale": size.scale if size.err_var is None else None, "err_var": size.err_var}
@@ -120,6 +124,11 @@ def _sionna_lmmse(link: Link) -> LMMSEChannelEstimator:
     time, frequency = (power * torch.ones(size, size, dtype=seen.dtype) for size in _grid_size(link))
     with global_state_kept():
         return LMMSEChannelEstimator(link.grid, time, frequency, space, order="f-t-s")
+
+
+def usable(g_hat: Tensor) -> Tensor:
+    """Estimates with zeros in place of what has diverged: a receiver that has none."""
+    return torch.where(g_hat.abs() < _DIVERGED, g_hat, torch.zeros_like(g_hat))
 
 
 def over_grid(link: Link, values: Tensor) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -12,7 +14,7 @@ from chanest.channels.sionna_backend import global_state_kept
 from chanest.estimators.linear import LS
 from chanest.link import LinkPlan
 from chanest.link.blocks import Blocks, Link
-from chanest.link.receivers import receiver
+from chanest.link.receivers import over_grid, receiver, usable
 from chanest.sionna import EstimatorBlock, training_grid
 
 with global_state_kept():
@@ -23,6 +25,7 @@ with global_state_kept():
     from sionna.phy.ofdm import LMMSEEqualizer, LSChannelEstimator, ResourceGrid, ResourceGridMapper
 
 STREAMS, ANTENNAS, BATCH = 4, 4, 24
+TINY = "[bs]\nrows = 4\ncolumns = 2\nyaw_spread = 60.0\n[ue]\nrows = 2\ncolumns = 1\n[frontend]\nframes = 6\n"
 
 
 def _random(generator: torch.Generator, *shape: int) -> Tensor:
@@ -82,6 +85,23 @@ def test_several_receivers_and_transmitters_are_separate_channels() -> None:
     torch.testing.assert_close(ours[1], theirs[1])
 
 
+def test_a_sparse_estimator_drops_in_and_knows_how_far_off_it_is(tmp_path: Path) -> None:
+    """8 streams from the antennas of a base station to 2 at a user: SBL on the angular grid beside least squares."""
+    (tmp_path / "tiny.toml").write_text(TINY)
+    problem = chanest.ChannelProblem(chanest.load_scenario(str(tmp_path / "tiny.toml")))
+    with global_state_kept():
+        grid = ResourceGrid(3, 8, 30e3, num_streams_per_tx=8, pilot_pattern="kronecker", pilot_ofdm_symbol_indices=[0])
+        generator, no = torch.Generator().manual_seed(5), torch.tensor(1.0)
+        h = problem.sample(64, seed=1, snr_db=0.0).matrices()[:, :, :, None, :, None, None].expand(*[-1] * 5, 3, 8)
+        sent = ResourceGridMapper(grid)(torch.zeros(64, 1, 8, grid.num_data_symbols, dtype=torch.complex64))
+        y = ApplyOFDMChannel()(sent, h) + _random(generator, 64, 1, 2, 3, 8)
+        least, _ = LSChannelEstimator(grid)(y, no)
+        h_hat, err_var = EstimatorBlock(grid, chanest.get_estimator("sbl", problem))(y, no)
+    error, before = ((each - h).abs().square().mean() for each in (h_hat, least))
+    assert error < 0.8 * before
+    assert 0.3 * error < err_var.mean() < 3 * error
+
+
 def _link(scenario: str, blocks: int, snr_db: float, **settings: float) -> tuple[Link, list[Blocks], Blocks]:
     small = {"data_symbols": 8, "subcarriers": 4, **settings}
     link = Link(LinkPlan(chanest.load_scenario(scenario), ("ls",), snr_db=(snr_db,), **small))  # type: ignore[arg-type]
@@ -132,13 +152,21 @@ def test_telling_the_equaliser_of_errors_saves_blocks() -> None:
 
 
 def test_the_genie_and_sionnas_lmmse_know_how_large_their_errors_are() -> None:
-    link, validation, blocks = _link("cdl_c_upa64x4", 200, 5.0)
+    link, validation, blocks = _link("cdl_c_upa64x4", 80, 5.0)
     truth = blocks.effective.mT
     for name in ("genie-angles", "sionna-lmmse"):
         h_hat, err_var = receiver(name, link, validation)[0](blocks)
         error = (h_hat[:, 0, :, 0, :, -1, -1] - truth).abs().square()
-        assert float(error.mean()) == pytest.approx(float(err_var[..., -1, -1].mean()), rel=0.15), name
+        assert float(error.mean()) == pytest.approx(float(err_var[..., -1, -1].mean()), rel=0.2), name
         assert float(error.mean()) < 10**-0.5, "worse than what least squares has"
+
+
+def test_what_has_diverged_counts_as_no_estimate_and_loses_its_block() -> None:
+    link, _, blocks = _link("cdl_c_upa64x4", 3, 30.0)
+    h_hat = over_grid(link, blocks.effective).clone()
+    h_hat[0], h_hat[1] = torch.nan, 1e20
+    lost = (link.decode(blocks, usable(h_hat), torch.tensor(1e-3)) != blocks.bits).any(1)
+    assert lost.tolist() == [True, True, False]
 
 
 def test_blocks_depend_on_their_index_alone_and_leave_the_generators_be() -> None:
@@ -160,6 +188,13 @@ def test_what_does_not_fit_the_grid_is_one_sentence(grid: ResourceGrid) -> None:
         _ours(grid)(torch.zeros(2, 1, 2, 8, 16, dtype=torch.complex64), no)
     with pytest.raises(ValueError, match="same at all antennas"):
         _ours(grid)(torch.zeros(1, 1, 4, 8, 16, dtype=torch.complex64), torch.tensor([[[0.1, 0.1, 0.2, 0.1]]]))
+    with global_state_kept():
+        crowded = ResourceGrid(
+            2, 4, 30e3, num_streams_per_tx=2, pilot_pattern="kronecker", pilot_ofdm_symbol_indices=[0]
+        )
+        crowded.pilot_pattern.pilots = torch.ones(1, 2, 4, dtype=torch.complex64)
+    with pytest.raises(ValueError, match="pilots must be orthogonal"):
+        EstimatorBlock(crowded, LS(8))
     with pytest.raises(ValueError, match="must be a training_grid of 4 frames"):
         EstimatorBlock(grid, LS(16), frames=4)
     with pytest.raises(ValueError, match="room for 9 training frames"):
