@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
+from chanest.evaluation.calibration import calibration_parts
 from chanest.evaluation.results import Results
 from chanest.tables import gap_tables, headline, interval_table, main_tables
 from vlista_core.files import check_folder, write_text
@@ -25,7 +27,10 @@ def write_report(results: Results, folder: Path | str) -> Path:
     draw_accuracy_against_latency(results, cost)
     write_text(folder / "table.md", markdown(results))
     page = folder / "report.html"
-    write_text(page, html(results, {"NMSE over the sweep": curves, "Accuracy against latency": cost}))
+    write_text(
+        page,
+        html(results, {"NMSE over the sweep": curves, "Accuracy against latency": cost}, calibration_parts(folder)),
+    )
     return page
 
 
@@ -35,8 +40,8 @@ def markdown(results: Results) -> str:
     return "\n".join([f"{headline(results)}\n", *(table.markdown() for table in tables)])
 
 
-def html(results: Results, figures: dict[str, Path]) -> str:
-    """One page; figures are embedded. figures: what each shows -> PNG."""
+def html(results: Results, figures: dict[str, Path], sections: Sequence[str] = ()) -> str:
+    """One page; figures are embedded. figures: what each shows -> PNG; sections: HTML of what else the folder holds."""
     plan = results.plan
     parts = [
         f"<h1>{escape(plan.scenario.name)}</h1>",
@@ -47,6 +52,7 @@ def html(results: Results, figures: dict[str, Path]) -> str:
     parts += ["<h2>Tables</h2>", *(table_html(table) for table in main_tables(results)), _explanation(results)]
     parts += [table_html(table) for table in gap_tables(results)]
     parts += [folded("All figures with their intervals", table_html(interval_table(results)))]
+    parts += sections
     parts += ["<h2>Configuration</h2>", table_html(_settings(results))]
     parts += [f'<p class="quiet">{escape(note)}</p>' for note in _notes(results)]
     manifest = json.dumps(results.manifest, indent=1, ensure_ascii=False)

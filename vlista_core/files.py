@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
 import os
@@ -56,6 +57,11 @@ def read_json(path: Path) -> dict[str, Json]:
     if not isinstance(content, dict):
         raise ValueError(f"{path} is not a JSON file of a run: it holds no object")
     return cast(dict[str, Json], content)
+
+
+def file_digest(path: Path) -> str:
+    """A hash of a file: 16 hex digits."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
 def write_csv(path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> None:

@@ -42,11 +42,14 @@ class Look:
         return "bold" if self.strong else "normal"
 
 
-def label_ends(figure: Figure, axes: Axes, ends: list[tuple[float, str, Look]]) -> None:
-    """A name at the right end of each curve, pushed apart where they would overlap, with a thin line to the curve."""
+def label_ends(figure: Figure, axes: Axes, ends: list[tuple[float, str, Look]], *, rows: int = 1) -> None:
+    """A name at the right end of each curve, pushed apart where they would overlap, with a thin line to the curve.
+
+    rows: of panels that share the height of the figure.
+    """
     low, high = axes.get_ylim()
     size = 9.5 if len(ends) <= 16 else 8.5
-    height = 0.78 * figure.get_size_inches()[1] * 72
+    height = 0.78 * figure.get_size_inches()[1] * 72 / rows
     spacing = (high - low) * _LINE_HEIGHT * size / height
     ends = sorted(((max(low, min(end[0], high)), *end[1:]) for end in ends), key=lambda end: end[0])
     places = apart([level for level, _, _ in ends], spacing, low, high)

@@ -1,6 +1,6 @@
-"""The command line: scenarios and channels, estimators and their evaluation, a coded link."""
+"""The command line: scenarios and channels, estimators, their variances and evaluation, a coded link."""
 
-from chanest.cli import channels, estimators, link
+from chanest.cli import calibration, channels, estimators, link
 from chanest.cli.app import app
 
-__all__ = ["app", "channels", "estimators", "link"]
+__all__ = ["app", "calibration", "channels", "estimators", "link"]

@@ -5,12 +5,14 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 import torch
 from torch import Tensor, nn
 
 from chanest.arrays import Array
+from chanest.estimators.calibration import Calibration
 from chanest.estimators.noise import NoiseModel
 from chanest.estimators.spread import ChannelEstimate, independent
 from vlista_core.estimate import Estimate, Estimator, Measurement
@@ -66,6 +68,7 @@ class ChannelEstimator(nn.Module, Estimator):
         super().__init__()
         self.signal_length = signal_length
         self.noise = NoiseModel()
+        self.calibration: Calibration | None = None
 
     @classmethod
     @abstractmethod
@@ -94,7 +97,12 @@ class ChannelEstimator(nn.Module, Estimator):
         measured = self.checked(y, phi, noise_var)
         with torch.no_grad():
             found = joined([self.infer(part) for part, _ in in_chunks(measured, self.chunk(measured))])
-        return ChannelEstimate(found, lambda probes: self._variance(measured, found, probes))
+        own = partial(self._variance, None, measured, found)
+        if self.calibration is None:
+            return ChannelEstimate(found, own)
+        spread = partial(self._variance, self.calibration, measured, found)
+        radius = partial(self.calibration.radius, noise_var=measured.noise_var)
+        return ChannelEstimate(found, spread, own=own, radius=radius)
 
     def spread(self, measured: Measurement, found: Estimate, probes: LinearMap | None) -> Tensor | None:
         """Variance of the errors of ĥ, or of Pĥ, as the method itself has it, a chunk at a time: [batch, n or p] or None.
@@ -103,12 +111,16 @@ class ChannelEstimator(nn.Module, Estimator):
         """
         return None if found.variance is None else independent(found.variance, probes)
 
-    def _variance(self, measured: Measurement, found: Estimate, probes: LinearMap | None) -> Tensor | None:
+    def _variance(
+        self, calibration: Calibration | None, measured: Measurement, found: Estimate, probes: LinearMap | None
+    ) -> Tensor | None:
         parts = []
         with torch.no_grad():
             for part, some in in_chunks(measured, _SPREAD_ENTRIES // self.signal_length**2):
                 chosen = probes if probes is None or probes.batch is None else probes.select(some)
-                parts.append(self.spread(part, selected(found, some), chosen))
+                kept = selected(found, some)
+                raw = self.spread(part, kept, chosen) if calibration is None or calibration.uses_raw else None
+                parts.append(raw if calibration is None else calibration.variance(part, kept, raw, chosen))
         known = [part for part in parts if part is not None]
         return torch.cat(known) if known else None
 

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from pathlib import Path
 from typing import TypeVar
 
 from chanest.estimators import estimator_class
-from chanest.estimators.base import ChannelEstimator, Fit
+from chanest.estimators.base import ChannelEstimator, Fit, Report, silent
+from chanest.estimators.calibrating import CHANNELS, SEED, affordable, calibrate
+from chanest.estimators.calibration import Calibration
 from chanest.estimators.linear import LMMSE
 from chanest.estimators.noise import NoiseModel
 from chanest.problem import ChannelProblem
 from vlista_core import checkpoint
+from vlista_core.files import file_digest
 from vlista_core.tensorfile import Json
 
 Loaded = TypeVar("Loaded", bound=ChannelEstimator)
 
+_CALIBRATION_SECONDS = 20.0
+"""That a calibration after training may take."""
 SHIPPED = Path(__file__).resolve().parent.parent / "weights"
 
 
@@ -35,20 +42,25 @@ def get_estimator(
     """The estimator `name` for `problem`, with weights of your own training, else shipped ones, where there are some.
 
     weights: a file of your choice; trained_on: take the weights of another scenario, such as a mixture of channel models,
-    whose arrays must be the same.
+    whose arrays must be the same. A calibration of these weights and this front end comes with it where there is one.
     """
+    path = find_weights(name, trained_on or problem.scenario.name) if weights is None else Path(weights)
+    estimator = _uncalibrated(name, problem, path, trained_on)
+    estimator.calibration = find_calibration(estimator, problem, path, trained_on or problem.scenario.name)
+    return estimator
+
+
+def _uncalibrated(
+    name: str, problem: ChannelProblem, path: Path | None, trained_on: str | None = None
+) -> ChannelEstimator:
     cls = estimator_class(name)
-    if weights is not None:
-        estimator = _load(Path(weights), cls, problem, any_scenario=trained_on is not None)
+    wanted = trained_on or problem.scenario.name
+    if path is not None:
+        estimator = _load(path, cls, problem, any_scenario=trained_on is not None)
+    elif cls.needs_fit or trained_on is not None:
+        raise ValueError(f"{name} has no weights for {wanted}; train them with: chanest train {wanted} -e {name}")
     else:
-        wanted = trained_on or problem.scenario.name
-        path = find_weights(name, wanted)
-        if path is not None:
-            estimator = _load(path, cls, problem, any_scenario=trained_on is not None)
-        elif cls.needs_fit or trained_on is not None:
-            raise ValueError(f"{name} has no weights for {wanted}; train them with: chanest train {wanted} -e {name}")
-        else:
-            estimator = cls.build(problem)
+        estimator = cls.build(problem)
     estimator.noise = noise_model(problem, trained_on=trained_on)
     return estimator.eval()
 
@@ -67,6 +79,37 @@ def weights_file(name: str, scenario: str) -> str:
     return f"{scenario}.{name}.safetensors"
 
 
+def calibration_file(name: str, scenario: str) -> str:
+    """The name of a calibration file."""
+    return f"{scenario}.{name}.calibration.json"
+
+
+def find_calibration(
+    estimator: ChannelEstimator, problem: ChannelProblem, weights: Path | None, scenario: str
+) -> Calibration | None:
+    """What was fitted to these very weights (None: to what needs none) with this front end; None where there is nothing.
+
+    Looked for beside the weights, among your own files and among the shipped ones.
+    """
+    wanted = weights_digest(estimator, weights)
+    frontend = problem.scenario.frontend.model_dump(mode="json")
+    for folder in dict.fromkeys([*([] if weights is None else [weights.parent]), own_folder(), SHIPPED]):
+        path = folder / calibration_file(estimator.name, scenario)
+        if path.is_file():
+            found = Calibration.read(path)
+            if (found.estimator, found.weights, found.frontend) == (estimator.name, wanted, frontend):
+                return found
+    return None
+
+
+def weights_digest(estimator: ChannelEstimator, weights: Path | None) -> str:
+    """What ties a calibration to an estimator: a hash of its file or, where it has none, of its configuration."""
+    if weights is not None:
+        return file_digest(weights)
+    text = json.dumps(estimator.configuration(), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
 def noise_model(problem: ChannelProblem, *, trained_on: str | None = None) -> NoiseModel:
     """What estimates an unknown noise: from the directions of the scenario's `lmmse`, where there are weights of it."""
     path = find_weights("lmmse", trained_on or problem.scenario.name)
@@ -76,13 +119,44 @@ def noise_model(problem: ChannelProblem, *, trained_on: str | None = None) -> No
 
 
 def train_estimator(name: str, problem: ChannelProblem, plan: Fit, *, folder: Path | str | None = None) -> Path:
-    """Fit the estimator `name` to `problem` and write its file into `folder` (your own weights); returns the path."""
+    """Fit the estimator `name` to `problem` and write its file into `folder` (your own weights); returns the path.
+
+    A calibration is fitted and written beside it where that takes seconds; `calibrate_estimator` does it at any price.
+    """
     target = Path(folder) if folder is not None else own_folder()
     _check_writable(target)
     estimator = estimator_class(name).build(problem)
     facts = estimator.fit(problem, plan)
     path = target / weights_file(name, problem.scenario.name)
     save_estimator(estimator, problem, path, facts={"seed": plan.seed, "budget_seconds": plan.seconds, **facts})
+    channels = affordable(_uncalibrated(name, problem, path), problem, min(_CALIBRATION_SECONDS, plan.seconds / 4))
+    if channels:
+        calibrate_estimator(name, problem, weights=path, channels=channels, folder=target, report=plan.report)
+    return path
+
+
+def calibrate_estimator(
+    name: str,
+    problem: ChannelProblem,
+    *,
+    weights: Path | None = None,
+    channels: int = CHANNELS,
+    seed: int = SEED,
+    folder: Path | str | None = None,
+    report: Report = silent,
+) -> Path:
+    """Fit the variances and intervals of an estimator on validation draws, write them into `folder`; returns the path.
+
+    weights: as for `get_estimator`; channels: at each of nine SNRs.
+    """
+    target = Path(folder) if folder is not None else own_folder()
+    _check_writable(target)
+    used = weights or find_weights(name, problem.scenario.name)
+    estimator = _uncalibrated(name, problem, used)
+    digest = weights_digest(estimator, used)
+    found = calibrate(estimator, problem, weights=digest, channels=channels, seed=seed, report=report)
+    path = target / calibration_file(name, problem.scenario.name)
+    found.write(path)
     return path
 
 

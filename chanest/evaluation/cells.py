@@ -21,10 +21,11 @@ from chanest.bounds import Bound, get_bound
 from chanest.estimators import estimator_class
 from chanest.estimators.base import ChannelEstimator
 from chanest.estimators.library import find_weights, get_estimator, provenance
-from chanest.evaluation.plan import BATCH, Cell, digest, file_digest, read_scenario
+from chanest.evaluation.plan import BATCH, Cell, digest, read_scenario
 from chanest.evaluation.statistics import summarise
 from chanest.problem import ChannelBatch, ChannelProblem
 from vlista_core.estimate import Estimator
+from vlista_core.files import file_digest
 from vlista_core.tensorfile import Json
 
 _CACHED_BYTES = 2**29

@@ -7,7 +7,6 @@ import json
 import math
 import re
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Literal, Self, TypedDict, cast, get_args
 
 import torch
@@ -153,11 +152,6 @@ def cell_id(cell: Cell) -> str:
 def digest(content: Json) -> str:
     """A hash of JSON content: 16 hex digits."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def file_digest(path: Path) -> str:
-    """A hash of a file: 16 hex digits."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
 def read_scenario(content: Json) -> Scenario:

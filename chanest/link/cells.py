@@ -14,6 +14,7 @@ from chanest.link.blocks import Blocks, Link
 from chanest.link.plan import Cell, ErrVar, LinkPlan, weights_digest
 from chanest.link.receivers import over_grid, receiver, usable
 from chanest.link.results import rates
+from chanest.problem import ChannelProblem
 from vlista_core.draws import Split
 from vlista_core.tensorfile import Json
 
@@ -24,7 +25,7 @@ _BATCH = 250
 def run_cell(cell: Cell) -> dict[str, Json]:
     """The figures of a receiver for each `err_var` of the plan, on the same blocks: {"estimated": {…}, "zero": {…}}."""
     plan = LinkPlan.of_cell(cell)
-    if weights_digest(cell["name"], plan.scenario.name) != cell["weights"]:
+    if weights_digest(cell["name"], ChannelProblem(plan.scenario)) != cell["weights"]:
         raise ValueError(
             f"the weights of {cell['name']} have changed, or differ on a worker, since the link was planned"
         )

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Literal, Self, TypedDict, cast
 
 from chanest.bounds.genie import GenieAngles
 from chanest.estimators import estimator_names
 from chanest.estimators.library import find_weights, get_estimator
-from chanest.evaluation.plan import digest, file_digest, read_scenario
+from chanest.evaluation.plan import digest, read_scenario
 from chanest.problem import ChannelProblem
 from chanest.scenario import Scenario
+from vlista_core.files import file_digest
 from vlista_core.problems import check_count
 from vlista_core.tensorfile import Json
 
@@ -41,7 +41,7 @@ class Cell(TypedDict):
     plan: dict[str, Json]
     """All but the receivers and SNRs of the plan."""
     weights: str | None
-    """Hash of the file the estimator is loaded from."""
+    """Hash of what the estimator is loaded from, its weights and its calibration."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,8 @@ class LinkPlan:
         common = self.to_json()
         for field in ("receivers", "snr_db"):
             del common[field]
-        weights = {name: weights_digest(name, self.scenario.name) for name in self.receivers}
+        problem = ChannelProblem(self.scenario)
+        weights = {name: weights_digest(name, problem) for name in self.receivers}
         return [
             Cell(name=name, snr_db=snr, plan=common, weights=weights[name])
             for snr in self.snr_db
@@ -194,7 +195,10 @@ def cell_id(cell: Cell) -> str:
     return f"{cell['name']}.snr_{cell['snr_db']:g}"
 
 
-def weights_digest(name: str, scenario: str) -> str | None:
-    """Hash of the file that an estimator is loaded from."""
-    path: Path | None = None if name in REFERENCES else find_weights(name, scenario)
-    return None if path is None else file_digest(path)
+def weights_digest(name: str, problem: ChannelProblem) -> str | None:
+    """Hash of what an estimator is loaded from: the file of its weights and its calibration."""
+    if name in REFERENCES:
+        return None
+    path, calibration = find_weights(name, problem.scenario.name), get_estimator(name, problem).calibration
+    parts: list[Json] = [None if path is None else file_digest(path)]
+    return digest([*parts, None if calibration is None else calibration.model_dump(mode="json")])

@@ -30,7 +30,7 @@ _AXIS = {
 
 
 _BLUE, _ORANGE, _GREEN, _PURPLE, _GREY = "#0072b2", "#c8500a", "#00805f", "#a8558a", "#777777"
-ESTIMATOR_LOOKS = {
+_LOOKS = {
     "ls": Look(_GREY, "x"),
     "lmmse": Look(_GREEN, "s"),
     "gmm": Look(_GREEN, "D", MIXED),
@@ -167,14 +167,19 @@ def _overlap(one: tuple[float, ...], two: tuple[float, ...]) -> float:
     return max(across, 0.0) * max(up, 0.0)
 
 
+def look_of(name: str) -> Look:
+    """How a registered estimator is drawn in every figure."""
+    return _LOOKS.get(name) or _OWN[0]
+
+
 def _looks(results: Results) -> dict[str, Look]:
     """How each estimator and bound is drawn; an estimator looks the same in every figure."""
     looks: dict[str, Look] = {}
     own = 0
     for name in results.names("estimator"):
-        if name not in ESTIMATOR_LOOKS:
+        if name not in _LOOKS:
             own += 1
-        looks[name] = ESTIMATOR_LOOKS.get(name) or _OWN[(own - 1) % len(_OWN)]
+        looks[name] = _LOOKS.get(name) or _OWN[(own - 1) % len(_OWN)]
     for number, name in enumerate(results.names("bound")):
         looks[name] = Look("#222222", "", _BOUND_LINES[number % len(_BOUND_LINES)])
     return looks

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from chanest.link.plan import BOUNDS, ErrVar
 from chanest.link.results import TARGET, LinkResults, label
-from chanest.plotting.evaluation import ESTIMATOR_LOOKS
+from chanest.plotting.evaluation import look_of
 from vlista_core.plotting import DOTTED, MIXED, Look, label_ends, new_figure
 
 if TYPE_CHECKING:
@@ -78,4 +78,4 @@ def _level(rate: float, least: float) -> float:
 
 
 def _look(name: str) -> Look:
-    return _REFERENCE_LOOKS.get(name) or ESTIMATOR_LOOKS[name]
+    return _REFERENCE_LOOKS.get(name) or look_of(name)

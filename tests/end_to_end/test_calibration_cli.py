@@ -1,0 +1,117 @@
+"""chanest calibrate and chanest calibration: fit, measure, store, report; mistakes are one line, code 2."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from chanest.cli import app
+from chanest.evaluation.calibration import LEVELS, read_calibration
+
+TINY = """
+description = "small enough for a test"
+[bs]
+rows = 2
+columns = 4
+yaw_spread = 60.0
+[ue]
+rows = 1
+columns = 2
+yaw = 180.0
+yaw_spread = 180.0
+[channel]
+models = ["C"]
+[frontend]
+frames = 6
+[data]
+train = 64
+validation = 64
+test = 64
+"""
+
+
+def _run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, arguments, catch_exceptions=False)
+
+
+@pytest.fixture
+def scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("CHANEST_WEIGHTS", str(tmp_path / "weights"))
+    path = tmp_path / "tiny.toml"
+    path.write_text(TINY)
+    return str(path)
+
+
+def test_fit_measure_and_report(scenario: str, tmp_path: Path) -> None:
+    fitted = _run("calibrate", scenario, "-e", "ls,vamp", "--channels", "32")
+    assert fitted.exit_code == 0
+    files = sorted(path.name for path in (tmp_path / "weights").iterdir())
+    assert files == ["tiny.ls.calibration.json", "tiny.vamp.calibration.json"]
+    folder = tmp_path / "run"
+    command = ("calibration", scenario, "-e", "ls,vamp", "--snr", "0,20", "--channels", "60", "-o", str(folder))
+    measured = _run(*command)
+    assert measured.exit_code == 0
+    assert "Coverage of intervals at 20 dB, 60 test channels" in measured.stdout
+    rows = read_calibration(folder)
+    assert [(row.name, row.snr_db) for row in rows if row.kind == "calibrated"] == [
+        ("ls", 0.0), ("ls", 20.0), ("vamp", 0.0), ("vamp", 20.0),
+    ]  # fmt: skip
+    assert {row.name for row in rows if row.kind == "own"} == {"vamp"}
+    for row in rows:
+        assert list(row.covered) == sorted(row.covered)
+        assert row.calibration_error == pytest.approx(
+            sum(abs(share - level) for share, level in zip(row.covered, LEVELS, strict=True)) / len(LEVELS)
+        )
+        if row.kind == "calibrated":
+            assert row.coverage(0.9) == pytest.approx(0.9, abs=0.05)
+            assert row.interval_90 is not None
+            assert row.interval_90 > 0.87
+        if row.name == "ls":
+            assert row.sharpness_db == pytest.approx(row.nmse_db, abs=1.5)
+    assert (folder / "reliability.png").read_bytes().startswith(b"\x89PNG")
+    assert "| ls | calibrated |" in (folder / "calibration.md").read_text()
+    assert json.loads((folder / "calibration.json").read_text())["split"] == "test"
+    options = ("--snr", "10", "--channels", "8", "--no-bounds", "-o", str(folder))
+    assert _run("evaluate", scenario, "-e", "ls", *options).exit_code == 0
+    page = (folder / "report.html").read_text()
+    assert "<h2>Calibration</h2>" in page
+    assert "Coverage of intervals at 0 dB" in page
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("calibrate", "-e", "ls,omq"), "unknown estimator 'omq'"),
+        (("calibrate", "-e", "ls", "--channels", "8"), "channels must be an integer of at least 32"),
+        (("calibrate", "-e", "a-dlista+"), "a-dlista+ has no weights for tiny"),
+        (
+            ("calibration", "-e", "ls", "--channels", "4"),
+            "ls has no variance for tiny; fit one: chanest calibrate tiny -e ls",
+        ),
+        (("calibration", "-e", "ls", "--channels", "0"), "channels must be an integer of at least 1"),
+        (("calibration", "-e", "ls", "--snr", "ten"), "snr must be start:step:stop"),
+        (("calibration", "-e", "ls", "-o", "/dev/null/run"), "the output folder cannot be made"),
+    ],
+)
+def test_mistakes_are_one_line(arguments: tuple[str, ...], message: str, scenario: str) -> None:
+    command, *options = arguments
+    output = [] if "-o" in options or command == "calibrate" else ["-o", str(Path(scenario).parent / "run")]
+    failed = _run(command, scenario, *options, *output)
+    assert failed.exit_code == 2
+    assert message in " ".join(failed.stderr.split())
+    assert failed.stderr.count("\n") == 1
+
+
+def test_a_damaged_calibration_is_named_and_can_be_fitted_again(scenario: str, tmp_path: Path) -> None:
+    path = tmp_path / "weights" / "tiny.ls.calibration.json"
+    path.parent.mkdir()
+    path.write_text("{")
+    arguments = (scenario, "-e", "ls", "--channels", "32")
+    failed = _run("calibration", *arguments, "-o", str(tmp_path / "run"))
+    assert failed.exit_code == 2
+    assert "is no calibration of this version" in " ".join(failed.stderr.split())
+    assert _run("calibrate", *arguments).exit_code == 0
+    assert _run("calibration", *arguments, "--snr", "10", "-o", str(tmp_path / "run")).exit_code == 0
