@@ -7,13 +7,12 @@ from collections.abc import Callable
 from html import escape
 from pathlib import Path
 
-from chanest.link.plan import BOUNDS, ErrVar
+from chanest.bounds.genie import GenieAngles
+from chanest.link.plan import BOUNDS
 from chanest.link.results import TARGET, LinkResults, LinkRow, label
 from vlista_core.files import check_folder, write_text
 from vlista_core.page import figure_html, folded, page_html, quiet, table_html
 from vlista_core.tables import Table, decibels, signed
-
-_GENIE = "genie-angles"
 
 
 def write_link_report(results: LinkResults, folder: Path | str) -> Path:
@@ -33,85 +32,83 @@ def write_link_report(results: LinkResults, folder: Path | str) -> Path:
 
 
 def headline(results: LinkResults) -> str:
-    """The message of a run in a sentence or two."""
-    told: list[tuple[str, ErrVar]] = [
-        entry for entry in results.receivers() if entry[0] not in BOUNDS and results.needed_snr(*entry) is not None
-    ]
-    if not told:
+    """The message of a run in a sentence."""
+    mode = results.plan.err_var[0]
+    needed = {name: snr for name in _names(results) if (snr := results.needed_snr(name, mode)) is not None}
+    best = next((name for name in needed if name not in BOUNDS), None)
+    if best is None:
         return f"No receiver reaches {TARGET:.0%} block errors at the SNRs of this run."
-    best = told[0]
-    needed = results.needed_snr(*best)
-    words = f"{label(*best)} needs the least SNR for {TARGET:.0%} block errors, {decibels(needed)} dB"
     beyond = [
-        f"{signed(_gap(results, name, best))} dB from {label(name, 'estimated')}"
+        f"{signed(needed[best] - needed[name])} dB from {label(name)}"
         for name in (*BOUNDS[::-1], "ls")
-        if name != best[0] and _gap(results, name, best) is not None
+        if name in needed and name != best
     ]
+    words = f"{label(best)} needs the least SNR for {TARGET:.0%} block errors, {decibels(needed[best])} dB"
     return f"{words}{': ' if beyond else ''}{', '.join(beyond)}."
 
 
-def _gap(results: LinkResults, name: str, best: tuple[str, ErrVar]) -> float | None:
-    mine, other = results.needed_snr(*best), results.needed_snr(name)
-    return None if mine is None or other is None else mine - other
-
-
 def tables(results: LinkResults) -> list[Table]:
-    """The SNR that each receiver needs with its BLER, its spectral efficiency, and what err_var is worth."""
+    """The SNR that each receiver needs with its BLER, its BER and spectral efficiency, and what err_var is worth."""
     made = [_needed_table(results), _rate_table(results, "BER", lambda row: _rate(row.ber))]
     made.append(_rate_table(results, "Bits a resource element, training included", lambda row: f"{row.efficiency:.2f}"))
-    return [*made, _err_var_table(results)] if set(results.plan.err_var) == {"estimated", "zero"} else made
+    return [*made, _err_var_table(results)] if len(results.plan.err_var) == 2 else made
 
 
 def _needed_table(results: LinkResults) -> Table:
-    plan = results.plan
+    plan, mode = results.plan, results.plan.err_var[0]
     snrs = sorted(plan.snr_db)
+    middle = len(snrs) // 2
+    genie = results.needed_snr(GenieAngles.name, mode)
     lines = []
-    for entry in results.receivers():
-        needed, low, high = (results.needed_snr(*entry, field=field) for field in ("bler", "bler_low", "bler_high"))
+    for name in _names(results):
+        curve = results.curve(name, mode)
+        needed, low, high = (results.needed_snr(name, mode, field=field) for field in ("bler", "bler_low", "bler_high"))
         between = "–" if low is None or high is None else f"{decibels(low)} to {decibels(high)}"
-        nmse = {row.snr_db: row.channel_nmse_db for row in results.curve(*entry)}[snrs[len(snrs) // 2]]
-        rates = (_rate(row.bler) for row in results.curve(*entry))
-        lines.append(
-            (_name(entry), decibels(needed), between, signed(_from_genie(results, needed)), decibels(nmse), *rates)
-        )
-    heading = ("", f"SNR for {TARGET:.0%}", "95 %", "from genie (b)", f"NMSE of G at {snrs[len(snrs) // 2]:g} dB")
+        gap = None if needed is None or genie is None else needed - genie
+        shown = (decibels(needed), between, signed(gap), decibels(curve[middle].channel_nmse_db))
+        lines.append((_shown(name), *shown, *(_rate(row.bler) for row in curve)))
+    heading = ("", f"SNR for {TARGET:.0%}", "95 %", "from genie (b)", f"NMSE of G at {snrs[middle]:g} dB")
     title = (
         f"{plan.scenario.name}: BLER of {plan.blocks:,} blocks at each SNR (dB), and the SNR that {TARGET:.0%} takes"
     )
     return Table(title, heading + tuple(f"{snr:g}" for snr in snrs), tuple(lines), _bounds(results))
 
 
-def _from_genie(results: LinkResults, needed: float | None) -> float | None:
-    genie = results.needed_snr(_GENIE)
-    return None if needed is None or genie is None else needed - genie
-
-
 def _rate_table(results: LinkResults, title: str, shown: Callable[[LinkRow], str]) -> Table:
-    lines = tuple((_name(entry), *map(shown, results.curve(*entry))) for entry in results.receivers())
+    mode = results.plan.err_var[0]
+    lines = tuple((_shown(name), *map(shown, results.curve(name, mode))) for name in _names(results))
     return Table(title, ("", *(f"{snr:g}" for snr in sorted(results.plan.snr_db))), lines, _bounds(results))
 
 
 def _err_var_table(results: LinkResults) -> Table:
-    """Blocks lost with err_var and without, at the same seeds, summed over the SNRs."""
+    """Blocks lost with err_var and without, at the same seeds, over all SNRs."""
     lines = []
-    for name, mode in results.receivers():
-        if mode == "estimated" and name != "perfect":
-            lost = [sum(row.bler * row.blocks for row in results.curve(name, each)) for each in ("estimated", "zero")]
-            snrs = [results.needed_snr(name, each) for each in ("estimated", "zero")]
-            gain = None if snrs[0] is None or snrs[1] is None else snrs[1] - snrs[0]
-            lines.append((label(name, mode), *(f"{each:.0f}" for each in lost), signed(gain)))
-    heading = ("", "blocks lost", "with err_var 0", f"dB saved at {TARGET:.0%}")
-    return Table(
-        "What err_var is worth: the same blocks with the variance of the errors and without", heading, tuple(lines)
+    for name in _names(results):
+        if name != "perfect":
+            lost = [sum(row.bler * row.blocks for row in results.curve(name, mode)) for mode in ("estimated", "zero")]
+            told, blind = (results.needed_snr(name, mode) for mode in ("estimated", "zero"))
+            gain = None if told is None or blind is None else blind - told
+            lines.append(
+                (_shown(name), *(f"{each:.0f}" for each in lost), decibels(told), decibels(blind), signed(gain))
+            )
+    heading = ("", "blocks lost", "with err_var 0", f"SNR for {TARGET:.0%}", "with err_var 0", "dB saved")
+    title = (
+        f"What err_var is worth: the same {results.plan.blocks * len(results.plan.snr_db):,} blocks with it and without"
     )
+    return Table(title, heading, tuple(lines))
+
+
+def _names(results: LinkResults) -> list[str]:
+    """Receivers, best first, then the bounds."""
+    return results.receivers(results.plan.err_var[0])
 
 
 def _bounds(results: LinkResults) -> int:
-    return sum(name in BOUNDS for name, _ in results.receivers())
+    return sum(name in BOUNDS for name in _names(results))
 
 
-def _name(entry: tuple[str, ErrVar]) -> str:
-    return label(*entry) + (" (bound)" if entry[0] in BOUNDS else "")
+def _shown(name: str) -> str:
+    return label(name) + (" (bound)" if name in BOUNDS else "")
 
 
 def _rate(value: float) -> str:

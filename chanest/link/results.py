@@ -47,15 +47,10 @@ class LinkRow:
     weights: str | None = None
     seconds: float = 0.0
 
-    @property
-    def label(self) -> str:
-        """For tables and legends."""
-        return label(self.name, self.err_var)
 
-
-def label(name: str, err_var: ErrVar) -> str:
-    """How tables call a receiver."""
-    return REFERENCES.get(name, name) + (", err_var 0" if err_var == "zero" else "")
+def label(name: str) -> str:
+    """How tables and legends call a receiver."""
+    return REFERENCES.get(name, name)
 
 
 def rates(bit_errors: Sequence[int], bits: int, peak: float) -> dict[str, float]:
@@ -115,15 +110,15 @@ class LinkResults:
         rows = self.curve(name, err_var)
         return crossing([row.snr_db for row in rows], [getattr(row, field) for row in rows])
 
-    def receivers(self) -> list[tuple[str, ErrVar]]:
-        """Receivers and what they are told, best first, then the bounds: they know what no receiver can."""
+    def receivers(self, err_var: ErrVar = "estimated") -> list[str]:
+        """Best first, then the bounds: they know what no receiver can."""
 
-        def rank(entry: tuple[str, ErrVar]) -> tuple[bool, float, float]:
-            needed = self.needed_snr(*entry)
-            rows = self.curve(*entry)
-            return entry[0] in BOUNDS, math.inf if needed is None else needed, sum(row.bler for row in rows)
+        def rank(name: str) -> tuple[bool, float, float]:
+            needed = self.needed_snr(name, err_var)
+            lost = sum(row.bler for row in self.curve(name, err_var))
+            return name in BOUNDS, math.inf if needed is None else needed, lost
 
-        return sorted({(row.name, row.err_var): None for row in self.rows}, key=rank)
+        return sorted({row.name: None for row in self.rows}, key=rank)
 
     def write(self, folder: Path) -> None:
         """results.json, results.csv and manifest.json."""

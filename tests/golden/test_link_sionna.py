@@ -12,7 +12,7 @@ from torch import Tensor
 import chanest
 from chanest.channels.sionna_backend import global_state_kept
 from chanest.estimators.linear import LS
-from chanest.link import LinkPlan
+from chanest.link import LinkPlan, LinkResults
 from chanest.link.blocks import Blocks, Link
 from chanest.link.receivers import over_grid, receiver, usable
 from chanest.sionna import EstimatorBlock, training_grid
@@ -220,3 +220,20 @@ def test_beams_and_estimators_of_other_arrays_are_one_sentence() -> None:
     zero, told = EstimatorBlock(training_grid(6, 2, 4, 3), LS(8 * 4), frames=6, err_var=0.25)(y, no, beams[:, :8])
     assert zero.shape == told.shape == (2, 1, 4, 1, 2, 10, 3)
     assert bool((told == 0.25).all())
+
+
+def test_the_recorded_run_shows_what_the_note_says() -> None:
+    results = LinkResults.read(Path(__file__).parents[2] / "docs" / "results" / "link")
+    assert results.plan.blocks >= 1000
+    needed = {name: results.needed_snr(name) for name in results.plan.receivers}
+    best, least, genie = needed["a-dlista+"], needed["ls"], needed["genie-angles"]
+    assert best is not None
+    assert least is not None
+    assert genie is not None
+    assert best < least - 1
+    assert needed["omp"] is None or best < needed["omp"] - 1
+    assert best < genie + 1
+    assert least == pytest.approx(needed["sionna-ls"], abs=0.1)
+    for name in set(results.plan.receivers) - {"perfect"}:
+        told, blind = (sum(row.bler for row in results.curve(name, mode)) for mode in ("estimated", "zero"))
+        assert told < blind, name
