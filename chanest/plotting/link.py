@@ -35,7 +35,7 @@ def draw_link(results: LinkResults, path: Path) -> None:
         for axes, mode in zip(figure.subplots(1, len(plan.err_var), squeeze=False)[0], plan.err_var, strict=True):
             _draw_panel(axes, results, mode, least)
             ends = [
-                (_level(results.curve(name, mode)[-1].bler, least), label(name), _look(name))
+                (_level(results.curve(name, mode)[-1].bler), label(name), _look(name))
                 for name in results.receivers(mode)
             ]
             label_ends(figure, axes, ends)
@@ -49,11 +49,11 @@ def _draw_panel(axes: Axes, results: LinkResults, mode: ErrVar, least: float) ->
         rows, look = results.curve(name, mode), _look(name)
         places = [row.snr_db for row in rows]
         axes.plot(
-            places, [_level(row.bler, least) for row in rows], color=look.colour, ls=look.line, marker=look.marker,
+            places, [_level(row.bler) for row in rows], color=look.colour, ls=look.line, marker=look.marker,
             lw=1.6 if name in BOUNDS else look.width, ms=look.size, zorder=3 if look.strong else 2,
         )  # fmt: skip
         if name not in BOUNDS:
-            low, high = ([_level(getattr(row, key), least) for row in rows] for key in ("bler_low", "bler_high"))
+            low, high = ([_level(getattr(row, key)) for row in rows] for key in ("bler_low", "bler_high"))
             axes.fill_between(places, low, high, color=look.colour, alpha=0.08, lw=0)
     axes.axhline(math.log10(TARGET), color="#777777", lw=0.8, ls=":")
     axes.set_xlabel("SNR (dB)")
@@ -65,8 +65,8 @@ def _draw_panel(axes: Axes, results: LinkResults, mode: ErrVar, least: float) ->
     axes.grid(alpha=0.25)
 
 
-def _level(rate: float, least: float) -> float:
-    return math.log10(max(rate, least))
+def _level(rate: float) -> float:
+    return math.log10(max(rate, _LEAST / 100))
 
 
 def _look(name: str) -> Look:
