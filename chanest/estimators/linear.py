@@ -13,7 +13,7 @@ from chanest.estimators.mixtures import ToeplitzComponents
 from chanest.estimators.spread import gaussian
 from vlista_core.checkpoint import register_model
 from vlista_core.estimate import Estimate, Measurement
-from vlista_core.linalg import solve_hermitian
+from vlista_core.linalg import cholesky, solve_hermitian
 from vlista_core.linops import LinearMap
 from vlista_core.metrics import nmse_db
 from vlista_core.tensorfile import Json
@@ -46,6 +46,16 @@ class LS(ChannelEstimator):
     def infer(self, measured: Measurement) -> Estimate:
         gram = measured.phi.gram()
         return Estimate(measured.phi.adjoint(solve_hermitian(gram, measured.y[..., None])[..., 0]))
+
+    def spread(self, measured: Measurement, found: Estimate, probes: LinearMap | None) -> Tensor | None:
+        """σ²·diag(P(ΦᴴΦ)⁻¹Pᴴ); with fewer measurements than unknowns nothing bounds the errors, and it is None."""
+        m, n = measured.phi.shape
+        if m < n:
+            return None
+        phi = measured.phi.materialize()
+        rows = torch.eye(n, dtype=phi.dtype, device=phi.device) if probes is None else probes.materialize()
+        white = torch.linalg.solve_triangular(cholesky(phi.mH @ phi), rows.mH, upper=False)
+        return measured.noise_var[:, None] * torch.view_as_real(white).square().sum((-3, -1))
 
     def configuration(self) -> dict[str, Json]:
         return {"signal_length": self.signal_length}

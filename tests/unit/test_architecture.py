@@ -32,6 +32,12 @@ def test_vlista_core_knows_nothing_of_radio() -> None:
         assert not roots & {"chanest", "sionna"}, path
 
 
+def test_sionna_is_imported_by_channels_link_and_the_block_only() -> None:
+    for path in _sources("chanest"):
+        if path.relative_to(ROOT / "chanest").parts[0] not in ("channels", "link", "sionna.py"):
+            assert "sionna" not in {name.split(".")[0] for name in _imports(path)}, path
+
+
 @pytest.mark.parametrize("folder", ALLOWED)
 def test_solvers_and_models_import_only_what_lies_below(folder: str) -> None:
     for path in _sources(f"vlista_core/{folder}"):

@@ -1,0 +1,117 @@
+"""The transmit side: blocks of bits, their resource grids, and what arrives of them behind the front end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from chanest.channels.sionna_backend import global_state_kept
+from chanest.frontend import BeamformingMap
+from chanest.link.plan import LinkPlan
+from chanest.problem import ChannelBatch, ChannelProblem
+from chanest.sionna import training_grid
+from vlista_core.draws import Split, sample_generators
+from vlista_core.linops import LinearMap
+
+with global_state_kept():
+    from sionna.phy.fec.ldpc import LDPC5GDecoder, LDPC5GEncoder
+    from sionna.phy.mapping import Demapper, Mapper
+    from sionna.phy.mimo import StreamManagement
+    from sionna.phy.ofdm import LMMSEEqualizer, ResourceGridMapper
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Blocks as the receiver gets them, and what is behind them."""
+
+    training: ChannelBatch
+    """vec(H), the T training measurements, Φ, noise and rays."""
+    probes: BeamformingMap
+    """P: vec(H) -> G of the data beams, [streams·N_RF] rows."""
+    y: Tensor
+    """The received grid: [batch, 1, N_RF, symbols, subcarriers]."""
+    no: float
+    bits: Tensor
+    """Information bits: [batch, k]."""
+
+    @property
+    def effective(self) -> Tensor:
+        """G = WᴴHF: [batch, streams, N_RF]."""
+        return split_streams(self.probes.apply(self.training.signal), self.probes)
+
+    def __len__(self) -> int:
+        return len(self.bits)
+
+
+class Link:
+    """Encoder, mapper and grid of a plan, and the way back from estimates to bits. All of it is Sionna's."""
+
+    def __init__(self, plan: LinkPlan) -> None:
+        self.plan = plan
+        self.problem = ChannelProblem(plan.scenario)
+        with global_state_kept():
+            bits = plan.bits_per_symbol
+            self.frames = plan.scenario.frontend.frames
+            self.grid = training_grid(self.frames, plan.streams, plan.data_symbols, plan.subcarriers)
+            self._encoder = LDPC5GEncoder(plan.information_bits, plan.coded_bits, num_bits_per_symbol=bits)
+            self._decoder = LDPC5GDecoder(self._encoder)
+            self._mapper = Mapper("qam", bits)
+            self._demapper = Demapper("app", "qam", bits)
+            self._to_grid = ResourceGridMapper(self.grid)
+            self._equaliser = LMMSEEqualizer(self.grid, StreamManagement(np.array([[1]]), plan.streams))
+
+    def draw(self, count: int, *, seed: int, split: Split, start: int, snr_db: float) -> Blocks:
+        """Blocks start … start + count - 1; each depends on (seed, split, index, snr_db) alone."""
+        batch = self.problem.sample(count, seed=seed, split=split, start=start, snr_db=snr_db)
+        phi, probes = front_end(batch.phi, self.plan.streams)
+        generators = sample_generators(seed, split, range(start, start + count), "link")
+        bits = torch.stack([torch.randint(2, (self.plan.information_bits,), generator=each) for each in generators])
+        shape = (phi.chains, self.grid.num_ofdm_symbols, self.grid.fft_size)
+        noise = torch.stack([torch.randn(shape, dtype=batch.y.dtype, generator=each) for each in generators])
+        no = 10 ** (-snr_db / 10)
+        y = self._received(bits, phi.apply(batch.signal), split_streams(probes.apply(batch.signal), probes))
+        y = y + no**0.5 * noise[:, None]
+        measured = y[:, 0, :, : self.frames, 0].mT.flatten(1)
+        training = ChannelBatch(batch.signal, measured, phi, torch.full((count,), no), rays=batch.rays)
+        return Blocks(training, probes, y, no, bits.to(y.real.dtype))
+
+    def _received(self, bits: Tensor, trained: Tensor, effective: Tensor) -> Tensor:
+        """What arrives without noise. The training symbols have their own beams; of them y = Φh is put in place.
+
+        trained: Φh, [batch, T·N_RF]; effective: G, [batch, streams, N_RF].
+        """
+        symbols = self._mapper(self._encoder(bits.to(effective.real.dtype)))
+        grid = self._to_grid(symbols.reshape(len(bits), 1, self.plan.streams, -1))[:, 0]
+        y = torch.einsum("bsc,bstf->bctf", effective, grid)
+        y[:, :, : self.frames, 0] = trained.reshape(len(bits), self.frames, -1).mT
+        return y[:, None]
+
+    def decode(self, blocks: Blocks, h_hat: Tensor, err_var: Tensor) -> Tensor:
+        """The information bits that a receiver with these estimates decides for: [batch, k]."""
+        symbols, noise = self._equaliser(blocks.y, h_hat, err_var, torch.tensor(blocks.no))
+        llr = self._demapper(symbols.flatten(1), noise.flatten(1))
+        decided: Tensor = self._decoder(llr)
+        return decided
+
+
+def front_end(phi: LinearMap, streams: int) -> tuple[BeamformingMap, BeamformingMap]:
+    """Φ of the training frames, whitened, and P of the data: the last `streams` beams through the last combiner.
+
+    These frames are trained with that combiner too, so that what the data meets has been measured.
+    """
+    if not isinstance(phi, BeamformingMap):
+        raise ValueError(f"phi must be a BeamformingMap, got {type(phi).__name__}")
+    combiner, last = phi.weights, None
+    if combiner is not None:
+        last = combiner[:, -1:].expand(-1, streams, -1, -1)
+        combiner = torch.cat([combiner[:, :-streams], last], 1)
+    training = BeamformingMap(phi.transmit, combiner, antennas=phi.antennas)
+    return training, BeamformingMap(phi.transmit[:, :, -streams:], last, antennas=phi.antennas)
+
+
+def split_streams(values: Tensor, probes: BeamformingMap) -> Tensor:
+    """[batch, streams·N_RF] -> [batch, streams, N_RF]."""
+    return values.reshape(-1, probes.frames, probes.chains)

@@ -1,0 +1,140 @@
+"""What a receiver knows of the effective channel: h_hat and err_var of every estimator, of Sionna's and of the bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from chanest.bounds.base import chunks
+from chanest.bounds.genie import GenieAngles
+from chanest.channels.sionna_backend import global_state_kept
+from chanest.estimators.library import get_estimator
+from chanest.frontend import BeamformingMap
+from chanest.link.blocks import Blocks, Link, front_end, split_streams
+from chanest.link.plan import REFERENCES
+from chanest.sionna import EstimatorBlock
+from vlista_core.linalg import cholesky
+from vlista_core.tensorfile import Json
+
+with global_state_kept():
+    from sionna.phy.ofdm import LMMSEChannelEstimator, LSChannelEstimator
+
+Receiver = Callable[[Blocks], tuple[Tensor, Tensor]]
+"""h_hat and err_var over the grid, as Sionna's estimators give them: [batch, 1, N_RF, 1, streams, symbols, subcarriers]."""
+_TRAINING_DRAWS = 2000
+_DIVERGED = 1e6
+
+
+def receiver(name: str, link: Link, validation: list[Blocks]) -> tuple[Receiver, dict[str, Json]]:
+    """The receiver `name` of a link, and what the validation blocks, of the SNR it is for, have told of its errors."""
+    if name == "sionna-ls":
+        return _sionna(LSChannelEstimator(link.grid, interpolation_type="nn")), {}
+    if name == "sionna-lmmse":
+        return _sionna(_sionna_lmmse(link)), {}
+    if name == "perfect":
+        return lambda blocks: (over_grid(link, blocks.effective), torch.zeros(())), {}
+    if name in REFERENCES:
+        genie = GenieAngles(link.problem)
+
+        def bound(blocks: Blocks) -> tuple[Tensor, Tensor]:
+            g_hat, variance = _genie(genie, blocks)
+            return over_grid(link, g_hat), over_grid(link, variance)
+
+        return bound, {}
+    return _estimator(name, link, validation)
+
+
+@dataclass(frozen=True)
+class ErrorSize:
+    """How large errors are on validation blocks: a factor on the estimator's own variance, or where it has none a number."""
+
+    scale: float = 1.0
+    err_var: float | None = None
+
+    @classmethod
+    def learnt(cls, truth: Tensor, g_hat: Tensor, variance: Tensor | None) -> ErrorSize:
+        """From G, Ĝ and the estimator's variances, [blocks, streams, N_RF] each."""
+        error = float((g_hat - truth).abs().square().mean(dtype=torch.float64))
+        if variance is None:
+            return cls(err_var=error)
+        return cls(scale=error / float(variance.mean(dtype=torch.float64)))
+
+
+def _estimator(name: str, link: Link, validation: list[Blocks]) -> tuple[Receiver, dict[str, Json]]:
+    block = EstimatorBlock(link.grid, get_estimator(name, link.problem), frames=link.frames)
+
+    def beams(blocks: Blocks) -> tuple[Tensor, Tensor, Tensor | None]:
+        phi = blocks.training.phi
+        assert isinstance(phi, BeamformingMap)
+        return torch.tensor(blocks.no), phi.transmit, phi.weights
+
+    found = [block.through_data_beams(blocks.y, *beams(blocks)) for blocks in validation]
+    variances = [variance for _, variance in found if variance is not None]
+    truth, g_hat = (
+        torch.cat([blocks.effective for blocks in validation]),
+        usable(torch.cat([g_hat for g_hat, _ in found])),
+    )
+    size = ErrorSize.learnt(truth, g_hat, torch.cat(variances) if variances else None)
+    block.scale, block.err_var = size.scale, size.err_var
+    facts: dict[str, Json] = {"scale": size.scale if size.err_var is None else None, "err_var": size.err_var}
+    return lambda blocks: block(blocks.y, *beams(blocks)), facts
+
+
+def _genie(genie: GenieAngles, blocks: Blocks) -> tuple[Tensor, Tensor]:
+    """The posterior mean of G = Ph and its variance where R, the angles' covariance, is known: [batch, streams, N_RF].
+
+    With C = ΦRΦᴴ + σ²I they are PRΦᴴC⁻¹y and diag(PRPᴴ - PRΦᴴC⁻¹ΦRPᴴ).
+    """
+    means, variances, start = [], [], 0
+    for truth in chunks(blocks.training, genie.problem):
+        some = torch.arange(start, start + len(truth.y))
+        start += len(some)
+        covariance = genie.covariance(truth.rays)
+        rows = blocks.probes.select(some).cast(truth.y.dtype).materialize()
+        reached = torch.stack([covariance.apply(row.conj()) for row in rows.unbind(1)], -1)
+        total = covariance.seen(truth.phi)
+        total.diagonal(dim1=1, dim2=2).add_(truth.noise_var[:, None])
+        right = torch.cat([truth.phi.apply_block(reached), truth.y[..., None]], -1)
+        white = torch.linalg.solve_triangular(cholesky(total), right, upper=False)
+        cross, y = white[..., :-1], white[..., -1:]
+        means.append((cross.mH @ y)[..., 0])
+        variances.append((rows * reached.mT).sum(-1).real - torch.view_as_real(cross).square().sum((1, 3)))
+    dtype = blocks.y.dtype
+    mean, variance = torch.cat(means).to(dtype), torch.cat(variances).clamp_min(0.0).to(dtype.to_real())
+    return split_streams(mean, blocks.probes), split_streams(variance, blocks.probes)
+
+
+def _sionna(block: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> Receiver:
+    return lambda blocks: block(blocks.y, torch.tensor(blocks.no))
+
+
+def _sionna_lmmse(link: Link) -> LMMSEChannelEstimator:
+    """Sionna's LMMSE over time, frequency and receive chains, with the covariances of G on training draws.
+
+    In time and frequency the channel is constant, so that its covariance is its power times ones.
+    """
+    batch = link.problem.sample(_TRAINING_DRAWS, seed=0, split="train")
+    _, probes = front_end(batch.phi, link.plan.streams)
+    seen = split_streams(probes.apply(batch.signal), probes).flatten(0, 1)
+    space = seen.mT @ seen.conj() / len(seen)
+    power = space.diagonal().real.mean()
+    time, frequency = (power * torch.ones(size, size, dtype=seen.dtype) for size in _grid_size(link))
+    with global_state_kept():
+        return LMMSEChannelEstimator(link.grid, time, frequency, space, order="f-t-s")
+
+
+def usable(g_hat: Tensor) -> Tensor:
+    """Estimates with zeros in place of what has diverged: a receiver that has none."""
+    return torch.where(g_hat.abs() < _DIVERGED, g_hat, torch.zeros_like(g_hat))
+
+
+def over_grid(link: Link, values: Tensor) -> Tensor:
+    """What holds for the whole block, in Sionna's shape. [batch, streams, N_RF] -> [batch, 1, N_RF, 1, streams, …]."""
+    return values.mT[:, None, :, None, :, None, None].expand(-1, -1, -1, -1, -1, *_grid_size(link))
+
+
+def _grid_size(link: Link) -> tuple[int, int]:
+    return link.grid.num_ofdm_symbols, link.grid.fft_size

@@ -1,0 +1,97 @@
+"""How many blocks does a better channel estimate save? Coded transmission in Sionna with our estimators in the receiver.
+
+python examples/link_level.py [--scenario cdl_c_upa64x4] [--estimators ls omp a-dlista+] [--snr 9 11 13 15 17] [--blocks 150]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import torch
+from rich.progress import Progress
+
+import chanest
+from chanest.channels.sionna_backend import global_state_kept
+from chanest.link import LinkPlan, run_link
+from chanest.link.report import headline, tables, write_link_report
+from vlista_core.tables import print_table
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--scenario", default="cdl_c_upa64x4", help="a shipped name or the path of a .toml file")
+    parser.add_argument("--estimators", nargs="+", default=["ls", "omp", "a-dlista+"], help="see `chanest estimators`")
+    parser.add_argument("--snr", type=float, nargs="+", default=[9.0, 11.0, 13.0, 15.0, 17.0], metavar="DB")
+    parser.add_argument("--blocks", type=int, default=150, help="at each SNR; `chanest link` takes 1,000")
+    parser.add_argument("--output", type=Path, default=Path("out/link"), help="where the figure and the report go")
+    return parser.parse_args()
+
+
+def in_your_own_simulation() -> None:
+    """EstimatorBlock stands where a Sionna simulation has its LSChannelEstimator: same inputs, same outputs."""
+    with global_state_kept():  # importing Sionna reseeds torch's global generator; this puts it back
+        from sionna.phy.ofdm import LSChannelEstimator, ResourceGrid
+
+        grid = ResourceGrid(
+            num_ofdm_symbols=14, fft_size=24, subcarrier_spacing=30e3, num_streams_per_tx=2,
+            pilot_pattern="kronecker", pilot_ofdm_symbol_indices=[2, 11],
+        )  # fmt: skip
+    from chanest.estimators.linear import LS
+    from chanest.sionna import EstimatorBlock
+
+    # Any estimator for channels of 2 streams × 4 antennas would do here, a trained one as well as least squares.
+    block = EstimatorBlock(grid, LS(signal_length=2 * 4), interpolation_type="lin")
+    noise = torch.Generator().manual_seed(1)
+    y = torch.randn(
+        5, 1, 4, 14, 24, dtype=torch.complex64, generator=noise
+    )  # batch, rx, antennas, symbols, subcarriers
+    h_hat, err_var = block(y, torch.tensor(0.1))
+    theirs, _ = LSChannelEstimator(grid, interpolation_type="lin")(y, torch.tensor(0.1))
+    print(f"EstimatorBlock: h_hat {[*h_hat.shape]}, err_var {[*err_var.shape]}")
+    print(f"largest difference from Sionna's own LS: {float((h_hat - theirs).abs().max()):.1e}\n")
+
+
+def main() -> None:
+    chosen = arguments()
+    scenario = chanest.load_scenario(chosen.scenario)
+    in_your_own_simulation()
+
+    # The link behind a front end. A block is one channel: training symbols, one beam each, from which the estimator has
+    # to find H; then two data streams through the last two beams, 16-QAM with the 5G LDPC code. The estimate of what the
+    # data meets, and the variance of its errors, go to Sionna's LMMSE equaliser, demapper and decoder.
+    plan = LinkPlan(
+        scenario,
+        receivers=(*chosen.estimators, "sionna-ls", "perfect"),
+        snr_db=tuple(chosen.snr),
+        blocks=chosen.blocks,
+        validation=50,  # blocks that tell how large an estimator's errors are, where it does not know itself
+    )
+    print(f"{scenario.name}: {scenario.description}")
+    print(
+        f"{plan.information_bits} bits a block, {plan.peak_efficiency:g} bits a resource element with training counted in"
+    )
+    with Progress() as bar:
+        task = bar.add_task(f"{plan.blocks} blocks", total=None)
+        results = run_link(
+            plan,
+            chosen.output,
+            restart=True,
+            progress=lambda done, total, _: bar.update(task, completed=done, total=total),
+        )
+
+    # The figure, the tables and one page that holds everything.
+    page = write_link_report(results, chosen.output)
+    for table in tables(results):
+        print_table(table)
+    print(headline(results))
+    print(f"Figure: {chosen.output / 'bler_vs_snr.png'}   Report: {page}")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
