@@ -142,13 +142,7 @@ class NoveltyDetector:
 
     def whiten(self, y: Tensor, phi: LinearMap | Tensor, noise_var: Tensor | float) -> Tensor:
         """Features of mean zero and covariance I where nothing has changed, at any SNR: [frames, features]."""
-        snr = self._snr_db(self.estimator.checked(y, phi, noise_var))
-        features = self.features(y, phi, noise_var)
-        white = torch.empty_like(features)
-        for value in set(snr.tolist()):
-            same = snr == value
-            white[same] = whitened(features[same], *self._moments(value))
-        return white
+        return self._stream(y, phi, noise_var)[0]
 
     def scores(self, y: Tensor, phi: LinearMap | Tensor, noise_var: Tensor | float) -> Tensor:
         """How strange each frame is alone, about 1 at home: [frames]."""
@@ -156,9 +150,8 @@ class NoveltyDetector:
 
     def test(self, y: Tensor, phi: LinearMap | Tensor, noise_var: Tensor | float) -> Verdict:
         """Whether the frames of one stream come from home. y: [frames, m]."""
-        white = self.whiten(y, phi, noise_var)
-        snr = self._snr_db(self.estimator.checked(y, phi, noise_var))
-        statistic, p_value = (float(value) for value in self.judge(white[None], snr.tolist()))
+        white, snr_db = self._stream(y, phi, noise_var)
+        statistic, p_value = (float(value) for value in self.judge(white[None], snr_db))
         return Verdict(p_value, p_value <= self.level, statistic, white.square().mean(1))
 
     def judge(self, white: Tensor, snr_db: Sequence[float]) -> tuple[Tensor, Tensor]:
@@ -171,9 +164,8 @@ class NoveltyDetector:
 
     def t_test(self, y: Tensor, phi: LinearMap | Tensor, noise_var: Tensor | float) -> float:
         """The p-value of the paper's two-sample t-test (Welch's) between these frames and home frames; one feature only."""
-        white = self.whiten(y, phi, noise_var)
-        snr = self._snr_db(self.estimator.checked(y, phi, noise_var))
-        return self.t_tests(white[None], snr.tolist())[0]
+        white, snr_db = self._stream(y, phi, noise_var)
+        return self.t_tests(white[None], snr_db)[0]
 
     def t_tests(self, white: Tensor, snr_db: Sequence[float]) -> list[float]:
         """The same for many streams. white: [streams, k, 1] with k > 1."""
@@ -185,6 +177,16 @@ class NoveltyDetector:
         home = torch.cat([self.references[self._nearest(snr)].white[:, 0] for snr in sorted(set(snr_db))])
         found = stats.ttest_ind(white[..., 0].numpy(), home.numpy()[None], axis=1, equal_var=False)
         return [float(value) for value in found.pvalue]
+
+    def _stream(self, y: Tensor, phi: LinearMap | Tensor, noise_var: Tensor | float) -> tuple[Tensor, list[float]]:
+        """Whitened features [frames, features] and the SNR of each frame."""
+        snr = self._snr_db(self.estimator.checked(y, phi, noise_var))
+        features = self.features(y, phi, noise_var)
+        white = torch.empty_like(features)
+        for value in set(snr.tolist()):
+            same = snr == value
+            white[same] = whitened(features[same], *self._moments(value))
+        return white, snr.tolist()
 
     def _snr_db(self, measured: Measurement) -> Tensor:
         """Of each frame, to a hundredth: [frames]. ValueError where there is no reference near."""
