@@ -58,6 +58,14 @@ _START_IMAGES = 20_000
 _STEPS, _LEVELS = (0.01, 0.03, 0.1, 0.2, 0.4, 0.7, 1.0), (0.1, 0.5, 1.0, 2.0, 3.0, 4.0, 1000.0)
 """Steps, and thresholds in units of the mean of such a step, that NALISTA may start with."""
 
+_WHITENED = {
+    ("mnist", 1): (0.0, 4e-4), ("mnist", 10): (0.0, 4e-4), ("mnist", 100): (0.0, 4e-4), ("mnist", 300): (0.1, 3e-4),
+}  # fmt: skip
+"""What is added to the powers of R, in units of their mean, and the learning rate, by data set and m; from validation images.
+
+Whitening amplifies weak directions, so that a large step there spoils much; a larger R in them is gentler."""
+_WHITENED_ELSEWHERE = (0.0, 3e-5)
+
 Build = Callable[[ImageProblem, int], UnfoldedModel]
 """(problem, seed) -> a network that is calibrated and untrained."""
 Learner = Callable[[UnfoldedModel, ImageProblem], nn.Module]
@@ -216,7 +224,8 @@ def _adlista(problem: ImageProblem, seed: int, kind: Kind) -> ADLISTA:
 def _whitened_adlista(problem: ImageProblem, seed: int) -> ADLISTA:
     """A-DLISTA on whitened measurements; with Ψ = R^½ for a dictionary it starts as the best linear estimate."""
     directions, power = principal_directions(training_signals(problem, seed, _START_IMAGES))
-    psi = directions * power.sqrt()
+    shrinkage, _ = _WHITENED.get((problem.data.name, problem.measurements), _WHITENED_ELSEWHERE)
+    psi = directions * (power + shrinkage * power.mean()).sqrt()
     model = ADLISTA(
         LearnedDictionary(psi),
         layers=LAYERS,
@@ -228,8 +237,7 @@ def _whitened_adlista(problem: ImageProblem, seed: int) -> ADLISTA:
 
 
 def _whitened_rate(problem: ImageProblem) -> float:
-    """Small where a step may spoil much: whitening amplifies the weak directions, the more so the more measurements."""
-    return 4e-4 if problem.data.name == "mnist" and problem.measurements <= 100 else 3e-5
+    return _WHITENED.get((problem.data.name, problem.measurements), _WHITENED_ELSEWHERE)[1]
 
 
 def _vlista(problem: ImageProblem, seed: int) -> UnfoldedModel:
