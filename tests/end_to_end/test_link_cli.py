@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -86,9 +87,13 @@ def test_the_example_sends_blocks_and_is_short_enough_to_read(tiny: str, tmp_pat
     assert done.returncode == 0, done.stderr
     assert "| ls |" in done.stdout
     assert (tmp_path / "bler_vs_snr.png").stat().st_size > 10_000
-    wrong = subprocess.run(
-        [*command[:2], "--scenario", "nowhere"], cwd=ROOT, capture_output=True, text=True, check=False, timeout=300
-    )
-    assert wrong.returncode == 2
-    assert wrong.stderr.startswith("error: nowhere: no such scenario")
-    assert "Traceback" not in wrong.stderr
+
+
+def test_a_wrong_scenario_in_the_example_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["link_level.py", "--scenario", "nowhere"])
+    with pytest.raises(SystemExit) as stopped:
+        runpy.run_path(str(ROOT / "examples" / "link_level.py"), run_name="__main__")
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err.startswith("error: nowhere: no such scenario")
