@@ -9,6 +9,7 @@ from pathlib import Path
 
 from chanest.evaluation.calibration import calibration_parts
 from chanest.evaluation.results import Results
+from chanest.sections import further_sections
 from chanest.tables import gap_tables, headline, interval_table, main_tables
 from vlista_core.files import check_folder, write_text
 from vlista_core.page import figure_html, folded, page_html, table_html
@@ -27,10 +28,8 @@ def write_report(results: Results, folder: Path | str) -> Path:
     draw_accuracy_against_latency(results, cost)
     write_text(folder / "table.md", markdown(results))
     page = folder / "report.html"
-    write_text(
-        page,
-        html(results, {"NMSE over the sweep": curves, "Accuracy against latency": cost}, calibration_parts(folder)),
-    )
+    sections = [*calibration_parts(folder), *further_sections(folder)]
+    write_text(page, html(results, {"NMSE over the sweep": curves, "Accuracy against latency": cost}, sections))
     return page
 
 
