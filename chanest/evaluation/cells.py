@@ -21,8 +21,9 @@ from chanest.bounds import Bound, get_bound
 from chanest.estimators import estimator_class
 from chanest.estimators.base import ChannelEstimator
 from chanest.estimators.library import find_weights, get_estimator, provenance
-from chanest.evaluation.plan import BATCH, Cell, digest, read_scenario
+from chanest.evaluation.plan import BATCH, Cell
 from chanest.evaluation.statistics import summarise
+from chanest.evaluation.stored import digest, read_scenario
 from chanest.problem import ChannelBatch, ChannelProblem
 from vlista_core.estimate import Estimator
 from vlista_core.files import file_digest

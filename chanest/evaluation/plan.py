@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import re
-from dataclasses import dataclass, fields
-from typing import Literal, Self, TypedDict, cast, get_args
+from dataclasses import dataclass
+from typing import Literal, TypedDict, get_args
 
 import torch
 from pydantic import ValidationError
 
+from chanest.evaluation.stored import StoredPlan
 from chanest.scenario import Scenario
 from vlista_core.problems import check_count
 from vlista_core.tensorfile import Json
@@ -43,10 +42,9 @@ class Cell(TypedDict):
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(StoredPlan):
     """Which estimators and bounds on which test channels, at which SNRs, over which sweep."""
 
-    scenario: Scenario
     estimators: tuple[str, ...]
     bounds: tuple[str, ...] = ()
     snr_db: tuple[float, ...] = (0.0, 10.0, 20.0)
@@ -112,22 +110,6 @@ class Plan:
             scenario=scenario.model_dump(mode="json"), trained_on=self.trained_on, weights=weights, device=self.device,
         )  # fmt: skip
 
-    def to_json(self) -> dict[str, Json]:
-        """Everything, as JSON."""
-        content = {field.name: getattr(self, field.name) for field in fields(self)}
-        content["scenario"] = self.scenario.model_dump(mode="json")
-        return cast(dict[str, Json], json.loads(json.dumps(content)))
-
-    @classmethod
-    def from_json(cls, content: dict[str, Json]) -> Self:
-        """The plan that `to_json` gave."""
-        values = {key: tuple(value) if isinstance(value, list) else value for key, value in content.items()}
-        return cls(**{**values, "scenario": read_scenario(content["scenario"])})  # type: ignore[arg-type]
-
-    def hash(self) -> str:
-        """A name for the plan: 16 hex digits."""
-        return digest(self.to_json())
-
     def middle_snr(self) -> float:
         """The SNR at which estimators are ranked."""
         return sorted(self.snr_db)[len(self.snr_db) // 2]
@@ -147,13 +129,3 @@ def cell_id(cell: Cell) -> str:
     if cell["kind"] == "cost":
         return f"{cell['name']}.cost"
     return f"{cell['name']}.at_{cell['value']:g}.snr_{cell['snr_db']:g}"
-
-
-def digest(content: Json) -> str:
-    """A hash of JSON content: 16 hex digits."""
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def read_scenario(content: Json) -> Scenario:
-    """A scenario from its JSON."""
-    return Scenario.model_validate_json(json.dumps(content))

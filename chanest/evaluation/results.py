@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Self, cast
 
-from chanest.evaluation.plan import BATCH, Plan, digest
-from vlista_core.files import read_json, write_csv, write_json
+from chanest.evaluation.plan import BATCH, Plan
+from chanest.evaluation.stored import digest, read_rows, write_rows
 from vlista_core.provenance import environment, now
 from vlista_core.tensorfile import Json
 
@@ -84,27 +84,12 @@ class Results:
 
     def write(self, folder: Path) -> None:
         """results.json, results.csv and manifest.json."""
-        rows = [asdict(row) for row in self.rows]
-        write_csv(folder / "results.csv", [field.name for field in fields(Row)], rows)
-        write_json(folder / "manifest.json", self.manifest)
-        write_json(folder / "results.json", {"plan_hash": self.plan.hash(), "rows": cast(Json, rows)})
+        write_rows(folder, self.plan, Row, self.rows, self.manifest)
 
     @classmethod
     def read(cls, folder: Path | str) -> Self:
         """The results stored in a folder, or a ValueError."""
-        folder = Path(folder)
-        for name in ("results.json", "manifest.json"):
-            if not (folder / name).is_file():
-                raise ValueError(f"{folder} holds no finished evaluation: there is no {name}; see chanest evaluate")
-        content, manifest = read_json(folder / "results.json"), read_json(folder / "manifest.json")
-        try:
-            plan = Plan.from_json(cast(dict[str, Json], manifest["plan"]))
-            rows = tuple(Row(**row) for row in cast(list[dict[str, Any]], content["rows"]))
-        except (KeyError, TypeError) as fault:
-            raise ValueError(f"{folder} holds results of another version of chanest: {fault}") from None
-        if content.get("plan_hash") != plan.hash():
-            raise ValueError(f"{folder} holds results.json and manifest.json of two different evaluations")
-        return cls(plan, rows, manifest)
+        return cls(*read_rows(folder, Plan, Row, what="evaluation (see chanest evaluate)"))
 
 
 def new_manifest(plan: Plan) -> dict[str, Json]:

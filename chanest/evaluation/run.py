@@ -15,6 +15,7 @@ from chanest.estimators.library import get_estimator
 from chanest.evaluation import cells as work
 from chanest.evaluation.plan import Cell, Plan, cell_id
 from chanest.evaluation.results import Results, Row, finished_manifest, new_manifest
+from chanest.evaluation.stored import finished_cells
 from chanest.problem import ChannelProblem
 from chanest.scenario import Scenario
 from vlista_core.estimate import Estimator
@@ -53,7 +54,7 @@ def evaluate(
     todo = _cells(plan, extra)
     with nullcontext() if scheduler is None else connect(scheduler) as client:
         _prepare(plan, folder, restart)
-        stored = _stored(folder, [cell for cell in todo if cell["name"] not in extra])
+        stored = finished_cells(folder, {cell_id(cell): cell for cell in todo if cell["name"] not in extra})
         missing = [cell for cell in todo if cell_id(cell) not in stored]
         progress(len(stored), len(todo), "")
 
@@ -156,18 +157,6 @@ def _difference(before: Json, plan: Plan) -> str:
         return "of another version"
     changed = [field.name for field in fields(Plan) if before.get(field.name) != now[field.name]]
     return "with other " + ", ".join(name.replace("_", " ") for name in changed)
-
-
-def _stored(folder: Path, todo: list[Cell]) -> dict[str, dict[str, Json]]:
-    """Results of cells that were finished before, with the same weights."""
-    found: dict[str, dict[str, Json]] = {}
-    for cell in todo:
-        path = folder / "cells" / f"{cell_id(cell)}.json"
-        if path.is_file():
-            content = read_json(path)
-            if content.get("cell") == cell:
-                found[cell_id(cell)] = cast(dict[str, Json], content["result"])
-    return found
 
 
 def _collect(

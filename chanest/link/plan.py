@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
-from dataclasses import dataclass, fields
-from typing import Literal, Self, TypedDict, cast
+from dataclasses import dataclass
+from typing import Literal, Self, TypedDict
 
 from chanest.bounds.genie import GenieAngles
 from chanest.estimators import estimator_names
 from chanest.estimators.library import find_weights, get_estimator
-from chanest.evaluation.plan import digest, read_scenario
+from chanest.evaluation.stored import StoredPlan, digest
 from chanest.problem import ChannelProblem
 from chanest.scenario import Scenario
 from vlista_core.files import file_digest
@@ -45,14 +44,13 @@ class Cell(TypedDict):
 
 
 @dataclass(frozen=True)
-class LinkPlan:
+class LinkPlan(StoredPlan):
     """Which receivers, at which SNRs, and what a block is.
 
     A block is one channel, flat and constant: the scenario's T training symbols, one beam each, then `data_symbols`
     symbols through the last `streams` beams, `subcarriers` wide, with one codeword of the 5G LDPC code over all of it.
     """
 
-    scenario: Scenario
     receivers: tuple[str, ...]
     snr_db: tuple[float, ...] = (9.0, 11.0, 13.0, 15.0, 17.0)
     blocks: int = 1000
@@ -145,22 +143,6 @@ class LinkPlan:
     def of_cell(cls, cell: Cell) -> Self:
         """The plan of one receiver at one SNR."""
         return cls.from_json({**cell["plan"], "receivers": [cell["name"]], "snr_db": [cell["snr_db"]]})
-
-    def to_json(self) -> dict[str, Json]:
-        """Everything, as JSON."""
-        content = {field.name: getattr(self, field.name) for field in fields(self)}
-        content["scenario"] = self.scenario.model_dump(mode="json")
-        return cast(dict[str, Json], json.loads(json.dumps(content)))
-
-    @classmethod
-    def from_json(cls, content: dict[str, Json]) -> Self:
-        """The plan that `to_json` gave."""
-        values = {key: tuple(value) if isinstance(value, list) else value for key, value in content.items()}
-        return cls(**{**values, "scenario": read_scenario(content["scenario"])})  # type: ignore[arg-type]
-
-    def hash(self) -> str:
-        """A name for the plan: 16 hex digits."""
-        return digest(self.to_json())
 
     def check_receivers(self) -> None:
         """ValueError unless every receiver can run: a known name, weights where it needs some."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Self
 
+from chanest.evaluation.stored import read_rows, write_rows
 from chanest.link.plan import BOUNDS, REFERENCES, ErrVar, LinkPlan
-from vlista_core.files import read_json, write_csv, write_json
 from vlista_core.tensorfile import Json
 
 TARGET = 0.1
@@ -122,24 +122,9 @@ class LinkResults:
 
     def write(self, folder: Path) -> None:
         """results.json, results.csv and manifest.json."""
-        rows = [asdict(row) for row in self.rows]
-        write_csv(folder / "results.csv", [field.name for field in fields(LinkRow)], rows)
-        write_json(folder / "manifest.json", self.manifest)
-        write_json(folder / "results.json", {"plan_hash": self.plan.hash(), "rows": cast(Json, rows)})
+        write_rows(folder, self.plan, LinkRow, self.rows, self.manifest)
 
     @classmethod
     def read(cls, folder: Path | str) -> Self:
         """The results stored in a folder, or a ValueError."""
-        folder = Path(folder)
-        for name in ("results.json", "manifest.json"):
-            if not (folder / name).is_file():
-                raise ValueError(f"{folder} holds no finished run of a link: there is no {name}; see chanest link")
-        content, manifest = read_json(folder / "results.json"), read_json(folder / "manifest.json")
-        try:
-            plan = LinkPlan.from_json(cast(dict[str, Json], manifest["plan"]))
-            rows = tuple(LinkRow(**row) for row in cast(list[dict[str, Any]], content["rows"]))
-        except (KeyError, TypeError) as fault:
-            raise ValueError(f"{folder} holds no link, or one of another version of chanest: {fault}") from None
-        if content.get("plan_hash") != plan.hash():
-            raise ValueError(f"{folder} holds results.json and manifest.json of two different runs")
-        return cls(plan, rows, manifest)
+        return cls(*read_rows(folder, LinkPlan, LinkRow, what="run of a link (see chanest link)"))

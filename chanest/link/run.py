@@ -7,6 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import cast
 
+from chanest.evaluation.stored import finished_cells
 from chanest.link.plan import Cell, LinkPlan, cell_id
 from chanest.link.results import LinkResults, LinkRow
 from vlista_core.files import check_folder, read_json, write_json
@@ -41,7 +42,7 @@ def run_link(
     plan.check_receivers()
     todo = plan.cells()
     _prepare(plan, folder, restart)
-    stored = _stored(folder, todo)
+    stored = finished_cells(folder, {cell_id(cell): cell for cell in todo})
     missing = [cell for cell in todo if cell_id(cell) not in stored]
     progress(len(stored), len(todo), "")
     for cell, result in _results(missing, workers):
@@ -95,18 +96,6 @@ def _alike(plan: Json) -> Json:
         if isinstance(plan, dict)
         else None
     )
-
-
-def _stored(folder: Path, todo: list[Cell]) -> dict[str, dict[str, Json]]:
-    """Results of cells that were finished before, with the same weights."""
-    found: dict[str, dict[str, Json]] = {}
-    for cell in todo:
-        path = folder / "cells" / f"{cell_id(cell)}.json"
-        if path.is_file():
-            content = read_json(path)
-            if content.get("cell") == cell:
-                found[cell_id(cell)] = cast(dict[str, Json], content["result"])
-    return found
 
 
 def _collect(
