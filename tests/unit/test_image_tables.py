@@ -11,7 +11,8 @@ import torch
 from vlista_core.data.image_set import ImageData
 from vlista_core.experiments import image_models, image_solvers, images
 from vlista_core.experiments.base import Cell, Context
-from vlista_core.experiments.image_models import MODELS, Recipe
+from vlista_core.experiments.image_models import MODELS
+from vlista_core.experiments.image_training import Recipe
 from vlista_core.experiments.images import ImageTable
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -40,6 +40,7 @@ from vlista_core.experiments.image_solvers import (
     training_signals,
     wavelet_basis,
 )
+from vlista_core.experiments.image_training import Recipe, own_loss, train
 from vlista_core.files import read_json, write_json
 from vlista_core.models import ADLISTA, ALISTA, DLISTA, LISTA, NALISTA, VLISTA, UnfoldedModel
 from vlista_core.models.analytic import analytic_weights
@@ -48,8 +49,6 @@ from vlista_core.models.base import inverse_softplus
 from vlista_core.models.pairs import store_matrix
 from vlista_core.problems import Batch
 from vlista_core.tensorfile import Json
-from vlista_core.training import Trainer
-from vlista_core.training.result import TrainingResult
 
 LAYERS = 3
 ANALYTIC_LAYERS = 12
@@ -65,30 +64,6 @@ _WHITENED = {
 
 Whitening amplifies weak directions, so that a large step there spoils much; a larger R in them is gentler."""
 _WHITENED_ELSEWHERE = (0.0, 3e-5)
-
-Build = Callable[[ImageProblem, int], UnfoldedModel]
-"""(problem, seed) -> a network that is calibrated and untrained."""
-Learner = Callable[[UnfoldedModel, ImageProblem], nn.Module]
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """How a network is trained."""
-
-    build: Build
-    steps: int
-    rate: float | Callable[[ImageProblem], float]
-    batch_size: int = 128
-    sharing: int = 16
-    """Training images in a row that share a Φ."""
-    validations: int = 20
-    validation_images: int = 256
-    learner: Learner = ImageTraining
-    """What is trained: the network with the loss of images, or with its own."""
-
-    def rate_for(self, problem: ImageProblem) -> float:
-        """The learning rate on the images of a problem."""
-        return self.rate(problem) if callable(self.rate) else self.rate
 
 
 def image_problem(data: ImageData, measurements: int, model: str, *, fixed_phi_seed: int | None = None) -> ImageProblem:
@@ -138,41 +113,6 @@ def _loaded(weights: Path) -> Estimator:
     if not isinstance(model, UnfoldedModel):
         raise ValueError(f"{weights} must hold an unfolded network, got {type(model).__name__}")
     return model
-
-
-def train(model: nn.Module, problem: ImageProblem, recipe: Recipe, seed: int, resume: Path | None) -> TrainingResult:
-    """Train by the recipe; the weights with the best SSIM on validation images are kept, be they those of the start."""
-
-    def metric(signal: Tensor, batch: Batch) -> float:
-        return negative_ssim(problem, signal, batch.signal)
-
-    if not isinstance(model, Estimator):
-        raise ValueError(f"model must be an Estimator, got {type(model).__name__}")
-    start = {name: value.clone() for name, value in model.state_dict().items()}
-    shown = problem.sample(recipe.validation_images, seed=seed, split="validation")
-    first = metric(model.estimate(shown.y, shown.phi, shown.noise_var).signal, shown)
-    trainer = Trainer(
-        steps=recipe.steps,
-        batch_size=recipe.batch_size,
-        learning_rate=recipe.rate_for(problem),
-        schedule="cosine",
-        warmup=0.02,
-        clip_norm=1.0,
-        validation_samples=recipe.validation_images,
-        validate_every=max(1, recipe.steps // recipe.validations),
-        metric=metric,
-    )
-    result = trainer.fit(model, problem, seed=seed, checkpoint=resume, resume=resume is not None)
-    if first < result.best_validation:
-        model.load_state_dict(start)
-    if resume is not None:
-        resume.unlink(missing_ok=True)
-    return result
-
-
-def _own_loss(network: UnfoldedModel, problem: ImageProblem) -> nn.Module:
-    """The network as it is: VLISTA learns from its ELBO."""
-    return network
 
 
 def _calibration(problem: ImageProblem, seed: int) -> Batch:
@@ -313,8 +253,6 @@ MODELS: dict[str, Recipe | Callable[[ImageProblem, int], Made]] = {
     ),
     "bcs": make_bcs,
     "lmmse": make_lmmse,
-    "vlista": Recipe(
-        _vlista, 12, 2e-4, batch_size=8, sharing=8, validations=4, validation_images=64, learner=_own_loss
-    ),
+    "vlista": Recipe(_vlista, 12, 2e-4, batch_size=8, sharing=8, validations=4, validation_images=64, learner=own_loss),
 }
 """Every row of the tables."""
