@@ -34,7 +34,7 @@ _NETWORKS: dict[str, Callable[[int], UnfoldedModel]] = {
     "nalista": lambda m: NALISTA(torch.zeros(m, LENGTH), layers=LAYERS),
     "lista": lambda m: LISTA(LENGTH, LENGTH, layers=LAYERS),
     "a-dlista": lambda m: ADLISTA(_dictionary(), layers=LAYERS, augmentation="paper"),
-    "a-dlista-adaptive": lambda m: ADLISTA(_dictionary(), layers=LAYERS),
+    "a-dlista-adaptive": lambda m: ADLISTA(_dictionary(), layers=LAYERS, covariance=torch.eye(LENGTH)),
     "vlista": lambda m: VLISTA(_dictionary(), m, layers=LAYERS),
 }
 MODELS = ("ista", *_NETWORKS)
