@@ -74,13 +74,18 @@ class GMM(FamilyEstimator):
         return self.log_prior
 
     def infer(self, measured: Measurement) -> Estimate:
-        return self._mixed(*self._posterior(measured))
+        evidence, gradients = self._evidence(measured)
+        return self._mixed(evidence.log_softmax(1), gradients)
 
     def log_weights(self, measured: Measurement) -> Tensor:
-        return self._posterior(measured)[0]
+        return self._evidence(measured)[0].log_softmax(1)
+
+    def log_likelihood(self, measured: Measurement) -> Tensor:
+        """log p(y) without the constant -m log π: [batch]."""
+        return self._evidence(measured)[0].logsumexp(1)
 
     def infer_given(self, measured: Measurement, log_weights: Tensor) -> Estimate:
-        return self._mixed(log_weights, self._posterior(measured)[1])
+        return self._mixed(log_weights, self._evidence(measured)[1])
 
     def _mixed(self, log_weights: Tensor, gradients: Tensor) -> Estimate:
         """Σ_k p_k R_k g_k. gradients: [batch, components, n]."""
@@ -89,8 +94,8 @@ class GMM(FamilyEstimator):
             signal = signal + self.components.times(k, weight[:, None] * gradient)
         return Estimate(signal)
 
-    def _posterior(self, measured: Measurement) -> tuple[Tensor, Tensor]:
-        """log p(k | y): [batch, components], and Φᴴ(ΦR_kΦᴴ + σ²I)⁻¹y: [batch, components, n]."""
+    def _evidence(self, measured: Measurement) -> tuple[Tensor, Tensor]:
+        """log p(k, y) without the constant: [batch, components], and Φᴴ(ΦR_kΦᴴ + σ²I)⁻¹y: [batch, components, n]."""
         gradients, evidence = [], []
         view: Any = self.components.view(measured.phi)
         for k, log_prior in enumerate(self.log_prior):
@@ -100,7 +105,7 @@ class GMM(FamilyEstimator):
             log_volume = 2 * factor.diagonal(dim1=1, dim2=2).real.log().sum(1)
             evidence.append(log_prior - fit - log_volume)
             gradients.append(measured.phi.adjoint(weights))
-        return torch.stack(evidence, 1).log_softmax(1), torch.stack(gradients, 1)
+        return torch.stack(evidence, 1), torch.stack(gradients, 1)
 
     def spread_given(
         self, measured: Measurement, found: Estimate, log_weights: Tensor, probes: LinearMap | None

@@ -15,10 +15,8 @@ from torch import Tensor
 
 from chanest.estimators.base import ChannelEstimator
 from chanest.estimators.gmm import GMM
-from chanest.estimators.linear import with_noise
 from chanest.estimators.variational import VLISTAEstimator
 from vlista_core.estimate import Measurement
-from vlista_core.linalg import cholesky
 
 Shape = tuple[int, int, int]
 """Of the channel: subcarriers, transmit antennas, receive antennas."""
@@ -64,13 +62,7 @@ def likelihood(estimator: ChannelEstimator, measured: Measurement, shape: Shape)
     """log p(y)/m under the mixture, without the constant: [frames, 1]. Too likely is as strange as too unlikely."""
     if not isinstance(estimator, GMM):
         raise ValueError(f"the score likelihood needs a gmm, whose p(y) it is, got {estimator.name}")
-    view, evidence = estimator.components.view(measured.phi), []
-    for k, log_prior in enumerate(estimator.log_prior):
-        factor = cholesky(with_noise(estimator.components.seen(k, view), measured.noise_var))  # type: ignore[arg-type]
-        white = torch.linalg.solve_triangular(factor, measured.y[..., None], upper=False)[..., 0]
-        log_volume = 2 * factor.diagonal(dim1=1, dim2=2).real.log().sum(1)
-        evidence.append(log_prior - white.abs().square().sum(1) - log_volume)
-    return torch.stack(evidence, 1).logsumexp(1, keepdim=True) / measured.y.shape[1]
+    return estimator.log_likelihood(measured)[:, None] / measured.y.shape[1]
 
 
 def dictionary(estimator: ChannelEstimator, measured: Measurement, shape: Shape) -> Tensor:
