@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _SPREAD_ENTRIES = 2**22
 """Of the covariances that are worked with at once where variances are asked for."""
+ChunkSpread = Callable[[Measurement, Tensor, Estimate, LinearMap | None], Tensor | None]
+"""Variances of some samples: their measurement, which they are, their estimate, and P for them."""
 Report = Callable[[float, str], None]
 """Called now and then while fitting with the share that is done, 0 to 1, and a few words."""
 
@@ -114,13 +116,21 @@ class ChannelEstimator(nn.Module, Estimator):
     def _variance(
         self, calibration: Calibration | None, measured: Measurement, found: Estimate, probes: LinearMap | None
     ) -> Tensor | None:
+        def one(part: Measurement, some: Tensor, kept: Estimate, chosen: LinearMap | None) -> Tensor | None:
+            raw = self.spread(part, kept, chosen) if calibration is None or calibration.uses_raw else None
+            return raw if calibration is None else calibration.variance(part, kept, raw, chosen)
+
+        return self.spread_in_chunks(one, measured, found, probes)
+
+    def spread_in_chunks(
+        self, one: ChunkSpread, measured: Measurement, found: Estimate, probes: LinearMap | None
+    ) -> Tensor | None:
+        """The variances of any number of samples from those of a few at a time; None where `one` has none."""
         parts = []
         with torch.no_grad():
             for part, some in in_chunks(measured, _SPREAD_ENTRIES // self.signal_length**2):
                 chosen = probes if probes is None or probes.batch is None else probes.select(some)
-                kept = selected(found, some)
-                raw = self.spread(part, kept, chosen) if calibration is None or calibration.uses_raw else None
-                parts.append(raw if calibration is None else calibration.variance(part, kept, raw, chosen))
+                parts.append(one(part, some, selected(found, some), chosen))
         known = [part for part in parts if part is not None]
         return torch.cat(known) if known else None
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from chanest.estimators.base import ChannelEstimator, in_chunks, joined, selected
+from chanest.estimators.base import ChannelEstimator, in_chunks, joined
 from chanest.estimators.spread import ChannelEstimate
 from vlista_core.estimate import Estimate, Measurement
 from vlista_core.linops import LinearMap
@@ -47,16 +48,11 @@ class FamilyEstimator(ChannelEstimator):
 
     def estimate_given(self, measured: Measurement, log_weights: Tensor) -> ChannelEstimate:
         """`estimate` with weights from wherever: [batch, members]. The variance is that of the weighted family itself."""
-        chunks = list(in_chunks(measured, self.chunk(measured)))
+        chunks = in_chunks(measured, self.chunk(measured))
         with torch.no_grad():
             found = joined([self.infer_given(part, log_weights[some]) for part, some in chunks])
 
-        @torch.no_grad()
-        def spread(probes: LinearMap | None) -> Tensor:
-            variances = []
-            for part, some in chunks:
-                own = probes if probes is None or probes.batch is None else probes.select(some)
-                variances.append(self.spread_given(part, selected(found, some), log_weights[some], own))
-            return torch.cat(variances)
+        def one(part: Measurement, some: Tensor, kept: Estimate, probes: LinearMap | None) -> Tensor:
+            return self.spread_given(part, kept, log_weights[some], probes)
 
-        return ChannelEstimate(found, spread)
+        return ChannelEstimate(found, partial(self.spread_in_chunks, one, measured, found))
