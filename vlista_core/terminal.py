@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import typer
 from rich.console import Console
@@ -44,3 +46,31 @@ def progress() -> Progress:
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
         TextColumn("left"), TimeRemainingColumn(), console=err, disable=not err.is_terminal,
     )  # fmt: skip
+
+
+@contextmanager
+def share_bar(title: str) -> Iterator[Callable[[float, str], None]]:
+    """A bar for work that tells the share that is done, 0 to 1, and a few words."""
+    with progress() as bar:
+        task = bar.add_task(title, total=100)
+        yield lambda share, words: bar.update(task, completed=math.floor(100 * share), description=f"{title}: {words}")
+
+
+@contextmanager
+def step_bar(title: str, *, resumes_in: Path | None = None) -> Iterator[Callable[[int, int, str], None]]:
+    """A bar for work that tells the steps done, all steps and a few words.
+
+    resumes_in: the folder from which work that is interrupted goes on; then Ctrl-C ends in a line that says so, and in 130.
+    """
+    with progress() as bar:
+        task = bar.add_task(title, total=None)
+        try:
+            yield lambda done, total, words: bar.update(
+                task, completed=done, total=total, description=f"{title} {words}"
+            )
+        except KeyboardInterrupt:
+            if resumes_in is None:
+                raise
+            bar.stop()
+            say(f"stopped; what is done is in {resumes_in}, and the same command goes on from there")
+            raise typer.Exit(130) from None

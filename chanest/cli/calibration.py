@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Annotated
 
@@ -19,7 +18,7 @@ from chanest.problem import ChannelProblem
 from chanest.scenario import Scenario, load_scenario
 from vlista_core.files import check_folder
 from vlista_core.tables import print_table
-from vlista_core.terminal import names_in, one_line_errors, out, progress, say, tell
+from vlista_core.terminal import names_in, one_line_errors, out, say, share_bar, step_bar, tell
 
 
 @app.command()
@@ -37,15 +36,8 @@ def calibrate(
         scenario = load_scenario(name)
         problem = ChannelProblem(scenario)
         for each in _chosen(scenario, estimators):
-            with progress() as bar:
-                task = bar.add_task(each, total=100)
-
-                def report(share: float, words: str, each: str = each) -> None:
-                    bar.update(task, completed=math.floor(100 * share), description=f"{each}: {words}")  # noqa: B023
-
-                path = calibrate_estimator(
-                    each, problem, channels=channels, seed=seed, folder=output, report=report
-                )  # fmt: skip
+            with share_bar(each) as report:
+                path = calibrate_estimator(each, problem, channels=channels, seed=seed, folder=output, report=report)
             tell(f"wrote {path}")
 
 
@@ -67,12 +59,8 @@ def calibration(
         folder = output or Path("out") / scenario.name
         check_folder(folder)
         chosen, levels = _chosen(scenario, estimators), parse_snr(snr)
-        with progress() as bar:
-            task = bar.add_task(scenario.name, total=None)
-            rows = measure_calibration(
-                problem, chosen, snr_db=levels, channels=channels, seed=seed,
-                progress=lambda done, total, words: bar.update(task, completed=done, total=total, description=words),
-            )  # fmt: skip
+        with step_bar(scenario.name) as progress:
+            rows = measure_calibration(problem, chosen, snr_db=levels, channels=channels, seed=seed, progress=progress)
         write_calibration(problem, rows, folder, seed=seed)
     for table in calibration_tables(rows):
         print_table(table, out)

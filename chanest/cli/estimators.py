@@ -19,7 +19,7 @@ from chanest.report import write_report
 from chanest.scenario import Scenario, load_scenario
 from chanest.tables import headline, main_tables
 from vlista_core.tables import print_table
-from vlista_core.terminal import names_in, one_line_errors, out, progress, say, tell
+from vlista_core.terminal import names_in, one_line_errors, out, say, share_bar, step_bar, tell
 
 _SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 _MOST_POINTS = 1000
@@ -56,12 +56,7 @@ def train(
             estimator_class(each)
         seconds = parse_budget(budget)
         for each in names:
-            with progress() as bar:
-                task = bar.add_task(each, total=100)
-
-                def report(share: float, words: str, each: str = each) -> None:
-                    bar.update(task, completed=math.floor(100 * share), description=f"{each}: {words}")  # noqa: B023
-
+            with share_bar(each) as report:
                 path = train_estimator(each, problem, Fit(seconds, seed, report), folder=output)
             tell(f"wrote {path}")
 
@@ -101,19 +96,16 @@ def evaluate_command(
         for note in notes:
             say(f"note: {note}")
         folder = output or Path("out") / (scenario.name if over == "snr" else f"{scenario.name}_{over}")
-        with progress() as bar:
-            task = bar.add_task(scenario.name, total=None)
-            try:
-                results = evaluate(
-                    plan, folder, workers=workers, scheduler=scheduler, restart=restart, notes=tuple(notes),
-                    progress=lambda done, total, words: bar.update(
-                        task, completed=done, total=total, description=f"{scenario.name} {words}"
-                    ),
-                )  # fmt: skip
-            except KeyboardInterrupt:
-                bar.stop()
-                say(f"stopped; what is done is in {folder}, and the same command goes on from there")
-                raise typer.Exit(130) from None
+        with step_bar(scenario.name, resumes_in=folder) as progress:
+            results = evaluate(
+                plan,
+                folder,
+                workers=workers,
+                scheduler=scheduler,
+                restart=restart,
+                notes=tuple(notes),
+                progress=progress,
+            )
         page = write_report(results, folder)
     _print_results(results, page)
 

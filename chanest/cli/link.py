@@ -14,7 +14,7 @@ from chanest.link.plan import ErrVar
 from chanest.link.report import headline, tables, write_link_report
 from chanest.scenario import load_scenario
 from vlista_core.tables import print_table
-from vlista_core.terminal import names_in, one_line_errors, out, progress, say, tell
+from vlista_core.terminal import names_in, one_line_errors, out, say, step_bar, tell
 
 _ERR_VAR: dict[str, tuple[ErrVar, ...]] = {
     "estimated": ("estimated",), "zero": ("zero",), "both": ("estimated", "zero"),
@@ -60,19 +60,8 @@ def link_command(
         for note in notes:
             say(f"note: {note}")
         folder = output or Path("out") / f"{scenario.name}_link"
-        with progress() as bar:
-            task = bar.add_task(scenario.name, total=None)
-            try:
-                results = run_link(
-                    plan, folder, workers=workers, restart=restart, notes=tuple(notes),
-                    progress=lambda done, total, words: bar.update(
-                        task, completed=done, total=total, description=f"{scenario.name} {words}"
-                    ),
-                )  # fmt: skip
-            except KeyboardInterrupt:
-                bar.stop()
-                say(f"stopped; what is done is in {folder}, and the same command goes on from there")
-                raise typer.Exit(130) from None
+        with step_bar(scenario.name, resumes_in=folder) as progress:
+            results = run_link(plan, folder, workers=workers, restart=restart, notes=tuple(notes), progress=progress)
         page = write_link_report(results, folder)
     for table in tables(results):
         print_table(table, out)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from pathlib import Path
 from typing import Annotated
@@ -15,7 +14,7 @@ from chanest.problem import ChannelProblem
 from chanest.scenario import load_scenario
 from vlista_core.files import check_folder, write_text
 from vlista_core.tables import print_table
-from vlista_core.terminal import names_in, one_line_errors, out, progress, tell
+from vlista_core.terminal import names_in, one_line_errors, out, share_bar, tell
 
 
 @app.command()
@@ -51,13 +50,12 @@ def novelty(
         folder = output or Path("out") / f"{problem.scenario.name}_novelty"
         counts = parse_lengths(lengths)
         check_folder(folder)
-        with progress() as bar:
-            task = bar.add_task(problem.scenario.name, total=100)
+        with share_bar(problem.scenario.name) as report:
             experiment = run_experiment(
                 problem, names_in(score), estimator=estimator,
                 changes={"all": None, "none": []}.get(changes, names_in(changes)), snr_db=parse_snr(snr), lengths=counts,
                 frames=frames, home_frames=home, reference_frames=reference, level=level, seed=seed,
-                report=lambda share, words: bar.update(task, completed=math.floor(100 * share), description=words),
+                report=report,
             )  # fmt: skip
         experiment.write(folder / "results.json")
         found = tables(experiment)

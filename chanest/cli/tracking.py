@@ -12,7 +12,7 @@ from chanest.cli.estimators import parse_snr
 from chanest.evaluation.tracking import evaluate_tracking
 from chanest.scenario import load_scenario
 from vlista_core.tables import print_table
-from vlista_core.terminal import names_in, one_line_errors, out, progress, tell
+from vlista_core.terminal import names_in, one_line_errors, out, step_bar, tell
 
 
 @app.command()
@@ -36,12 +36,10 @@ def track(
     with one_line_errors():
         scenario = load_scenario(name)
         lender = None if trained_on is None else load_scenario(trained_on).name
-        with progress() as bar:
-            task = bar.add_task(scenario.name, total=None)
+        with step_bar(scenario.name) as progress:
             found = evaluate_tracking(
                 scenario, names_in(estimators), trained_on=lender, snr_db=parse_snr(snr), tracks=tracks, seed=seed,
-                memory=memory,
-                progress=lambda done, total, words: bar.update(task, completed=done, total=total, description=words),
+                memory=memory, progress=progress,
             )  # fmt: skip
         page = found.write(output or Path("out") / f"{scenario.name}_track")
     for table in found.tables():
