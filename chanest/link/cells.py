@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from chanest.link.blocks import Blocks, Link
-from chanest.link.plan import Cell, ErrVar, LinkPlan, weights_digest
+from chanest.link.plan import Cell, ErrVar, LinkPlan, receiver_digest
 from chanest.link.receivers import over_grid, receiver, usable
 from chanest.link.results import rates
 from chanest.problem import ChannelProblem
@@ -25,7 +25,7 @@ _BATCH = 250
 def run_cell(cell: Cell) -> dict[str, Json]:
     """The figures of a receiver for each `err_var` of the plan, on the same blocks: {"estimated": {…}, "zero": {…}}."""
     plan = LinkPlan.of_cell(cell)
-    if weights_digest(cell["name"], ChannelProblem(plan.scenario)) != cell["weights"]:
+    if receiver_digest(cell["name"], ChannelProblem(plan.scenario)) != cell["weights"]:
         raise ValueError(
             f"the weights of {cell['name']} have changed, or differ on a worker, since the link was planned"
         )

@@ -132,7 +132,7 @@ class LinkPlan(StoredPlan):
         for field in ("receivers", "snr_db"):
             del common[field]
         problem = ChannelProblem(self.scenario)
-        weights = {name: weights_digest(name, problem) for name in self.receivers}
+        weights = {name: receiver_digest(name, problem) for name in self.receivers}
         return [
             Cell(name=name, snr_db=snr, plan=common, weights=weights[name])
             for snr in self.snr_db
@@ -177,7 +177,7 @@ def cell_id(cell: Cell) -> str:
     return f"{cell['name']}.snr_{cell['snr_db']:g}"
 
 
-def weights_digest(name: str, problem: ChannelProblem) -> str | None:
+def receiver_digest(name: str, problem: ChannelProblem) -> str | None:
     """Hash of what an estimator is loaded from: the file of its weights and its calibration."""
     if name in REFERENCES:
         return None
