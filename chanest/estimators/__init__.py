@@ -17,6 +17,7 @@ _PLACES = {
     "amp": "sparse.AMPEstimator",
     "vamp": "sparse.VAMPEstimator",
     "sbl": "sbl.SBL",
+    "ray-sbl": "ray_sbl.RaySBL",
     "bcs": "sparse.BCSEstimator",
     "lista": "learned.LISTAEstimator",
     "alista": "learned.ALISTAEstimator",

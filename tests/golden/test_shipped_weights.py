@@ -83,6 +83,18 @@ def test_one_network_for_the_mixture_beats_its_lmmse_on_every_model(model: str) 
     assert _nmse("a-dlista+", name, 10.0, mixture) < _nmse("lmmse", name, 10.0, mixture)
 
 
+@pytest.mark.parametrize(("snr_db", "printed"), [(0.0, -10.0), (10.0, -17.3), (20.0, -25.4), (30.0, -34.2)])
+def test_following_the_rays_of_a_site_beats_the_figures_of_its_exact_covariance(snr_db: float, printed: float) -> None:
+    name = "score_64x16"
+    batch = _batch(name, snr_db, 64)
+    made = chanest.get_estimator("ray-sbl", _problem(name))
+    ours = nmse_db(made.estimate(batch.y, batch.phi, batch.noise_var).signal, batch.signal)
+    assert ours <= printed
+    exact = get_bound("genie-ensemble", _problem(name)).nmse_db(batch)
+    assert ours < exact - (0.2 if snr_db == 30.0 else 0.0)
+    assert ours > get_bound("genie-rays", _problem(name)).nmse_db(batch)
+
+
 @pytest.mark.parametrize("estimator", ["lmmse", "a-dlista", "a-dlista+", "omp"])
 def test_an_unknown_noise_costs_little(estimator: str) -> None:
     name = "cdl_c_upa64x4"
