@@ -1,10 +1,11 @@
 """A-DLISTA+: the paper's idea, a dictionary that adapts to the measurement, taken as far as it goes.
 
-In A-DLISTA a network makes step and threshold of every layer fit the sample. Here it makes the dictionary fit: layer t has a
-posterior over a family of dictionaries, of which only the covariance R_t they give the channel matters, and takes the best
-step for it, ĥ_t = R_tΦᴴ(ΦR_tΦᴴ + σ²I)⁻¹y, with the actual Φ. What the network of a layer sees is how the likelihood of y
-would rise with the weight of each member of the family: the gradient with respect to the dictionary, as the layers of A-DLISTA
-have that with respect to the code. The first layer has the covariance of the ensemble, so it is the LMMSE estimate.
+In A-DLISTA a network makes step and threshold of every layer fit the sample. Here it makes the dictionary fit: there is a
+posterior over a family of dictionaries, of which only the covariance R they give the channel matters, and a layer takes the
+best step for its R, ĥ = RΦᴴ(ΦRΦᴴ + σ²I)⁻¹y, with the actual Φ. The first layer has the covariance of the ensemble: it is the
+LMMSE estimate. A gate then sees gradients, as the networks of A-DLISTA do: Φᴴy, that of the squared error at h = 0, and
+v = ΦᴴC⁻¹y, that of the likelihood, through the power they have for each member of the family; it proposes weights. The few
+members it holds most probable are verified by their exact likelihoods. The last layer has the mean covariance by these weights.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, Self, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from chanest.arrays import Array
 from chanest.estimators.base import Fit, array_configuration, array_from
 from chanest.estimators.codebook import CovarianceCodebook
 from chanest.estimators.family import FamilyEstimator
-from chanest.estimators.gate import ScoreGate, fit_gates, gate_features
+from chanest.estimators.gate import Gate, fit_gate, gate_features
 from chanest.estimators.linear import with_noise
 from chanest.estimators.spread import gaussian
 from chanest.estimators.toeplitz import LagTable, View
@@ -31,7 +32,7 @@ from vlista_core.tensorfile import Json
 if TYPE_CHECKING:
     from chanest.problem import ChannelProblem
 
-CODES, HIDDEN, ROUNDS = 384, 256, 2
+CODES, HIDDEN, VERIFIED = 384, 384, 4
 _CODES_LARGE, _LARGE = 96, 512
 _CHUNK_ENTRIES = 2**20
 
@@ -46,29 +47,22 @@ class _Layer(NamedTuple):
 
 @register_model
 class ADLISTAPlus(FamilyEstimator):
-    """Layers of an exact step each, with a covariance that gates choose from a codebook by what y shows."""
+    """An exact step with a covariance that a gate chooses from a codebook by what y shows, checked by likelihoods."""
 
     name = "a-dlista+"
-    summary = "ours: the dictionary's covariance adapts to y, layer by layer, and each step is exact"
+    summary = "ours: the dictionary's covariance adapts to y, proposed by a network and verified; each step is exact"
     needs_fit = True
     half_precision = True
 
     def __init__(
-        self,
-        rx: Array,
-        tx: Array,
-        *,
-        codes: int = CODES,
-        hidden: int = HIDDEN,
-        rounds: int = ROUNDS,
+        self, rx: Array, tx: Array, *, codes: int = CODES, hidden: int = HIDDEN, verified: int = VERIFIED
     ) -> None:
-        """codes: members of the codebook, hidden: width of a gate, rounds: gates; there is one solve more than gates."""
+        """codes: members of the codebook, hidden: width of the gate, verified: members whose likelihoods are worked out."""
         super().__init__(rx.ports * tx.ports)
         self.layout = LagTable(rx, tx)
-        self.settings = {"codes": codes, "hidden": hidden, "rounds": rounds}
+        self.settings = {"codes": codes, "hidden": hidden, "verified": verified}
         self.codebook = CovarianceCodebook(self.layout, codes)
-        generator = torch.Generator().manual_seed(0)
-        self.gates = nn.ModuleList(ScoreGate(codes, hidden, generator) for _ in range(rounds))
+        self.gate = Gate(codes, hidden, torch.Generator().manual_seed(0))
 
     @classmethod
     def build(cls, problem: ChannelProblem) -> Self:
@@ -86,14 +80,14 @@ class ADLISTAPlus(FamilyEstimator):
         return self.codebook.prior.log()
 
     def log_weights(self, measured: Measurement) -> Tensor:
-        return self._weights(measured, View(self.layout, measured.phi), len(self.gates))
+        return self._weights(measured, View(self.layout, measured.phi))
 
     def infer_given(self, measured: Measurement, log_weights: Tensor) -> Estimate:
         return self._filtered(measured, View(self.layout, measured.phi), log_weights)
 
     def infer(self, measured: Measurement) -> Estimate:
         view = View(self.layout, measured.phi)
-        return self._filtered(measured, view, self._weights(measured, view, len(self.gates)))
+        return self._filtered(measured, view, self._weights(measured, view))
 
     def _filtered(self, measured: Measurement, view: View, log_weights: Tensor) -> Estimate:
         layer = self._layer(measured, view, self.codebook.table(log_weights.exp()))
@@ -104,27 +98,41 @@ class ADLISTAPlus(FamilyEstimator):
     ) -> Tensor:
         return gaussian(self.layout.matrix(self.codebook.table(log_weights.exp())), measured, probes)[1]
 
-    def _weights(self, measured: Measurement, view: View, gates: int) -> Tensor:
-        """Logarithms of the members' weights after the first gates: [batch, codes]."""
-        weights = self.codebook.prior.log().expand(len(measured.y), -1)
-        for t, gate in enumerate(list(self.gates)[:gates]):
-            weights = gate(self._features(measured, view, weights, first=t == 0))
-        return weights
+    def _weights(self, measured: Measurement, view: View) -> Tensor:
+        """Logarithms of the members' weights: [batch, codes]."""
+        return self._verified(measured, view, self.gate(self._features(measured, view)))
 
-    def seen_by(self, measured: Measurement, gate: int) -> Tensor:
-        """What a gate gets to see after those before it: [batch, features]."""
-        view = View(self.layout, measured.phi)
-        return self._features(measured, view, self._weights(measured, view, gate), first=gate == 0)
+    def seen_by_gate(self, measured: Measurement) -> Tensor:
+        """What the gate gets to see: [batch, features]."""
+        return self._features(measured, View(self.layout, measured.phi))
 
-    def _features(self, measured: Measurement, view: View, weights: Tensor, *, first: bool) -> Tensor:
-        """Scores of the members: how the likelihood of y would rise with their weights, ∂ log p(y)/∂w_k = tr(R_k Q).
+    def _features(self, measured: Measurement, view: View) -> Tensor:
+        """Powers of Φᴴy and of v = ΦᴴC⁻¹y for each member, C = ΦRΦᴴ + σ²I for the R of the ensemble; noise; power of y."""
+        layer = self._layer(measured, view, self.codebook.ensemble())
+        powers = [self._powers(measured.phi.adjoint(values)) for values in (measured.y, layer.whitened)]
+        scalars = [value[:, None] for value in (measured.noise_var, measured.y.abs().square().mean(1))]
+        return gate_features([*powers, *scalars])
 
-        Q = Φᴴ(uuᴴ - C⁻¹)Φ with u = C⁻¹y and C = ΦRΦᴴ + σ²I for the current R.
-        """
-        layer = self._layer(measured, view, self.codebook.ensemble() if first else self.codebook.table(weights.exp()))
-        outer = layer.whitened[:, :, None] * layer.whitened[:, None, :].conj()
-        scores = self.codebook.scores(view.pulled_back(outer - torch.cholesky_inverse(layer.factor)))
-        return gate_features(weights, scores, measured.noise_var, measured.y.abs().square().mean(1))
+    def _powers(self, v: Tensor) -> Tensor:
+        """vᴴR_k v of every member: [batch, n] -> [batch, codes]."""
+        return self.codebook.scores(self.layout.products(v))
+
+    def _verified(self, measured: Measurement, view: View, proposed: Tensor) -> Tensor:
+        """The most probable members share their weight by p(y | k)·p(k); the others keep theirs. [batch, codes], logarithms."""
+        count = min(self.settings["verified"], proposed.shape[1])
+        if count < 2:
+            return proposed
+        weight, chosen = proposed.topk(count, 1)
+        evidence = self.codebook.prior.log()[chosen] + torch.stack(
+            [self._log_density(measured, view, member) for member in chosen.unbind(1)], 1
+        )
+        return proposed.scatter(1, chosen, evidence.log_softmax(1) + weight.logsumexp(1, keepdim=True))
+
+    def _log_density(self, measured: Measurement, view: View, member: Tensor) -> Tensor:
+        """log p(y | k) up to a constant. member: k of each sample, [batch] -> [batch]."""
+        layer = self._layer(measured, view, self.codebook.member(member))
+        fit = (measured.y.conj() * layer.whitened).real.sum(1)
+        return -fit - 2 * layer.factor.diagonal(dim1=1, dim2=2).real.log().sum(1)
 
     def _layer(self, measured: Measurement, view: View, table: Tensor) -> _Layer:
         spectrum = self.layout.spectrum(table)
@@ -140,9 +148,9 @@ class ADLISTAPlus(FamilyEstimator):
     @classmethod
     def from_configuration(cls, configuration: dict[str, Json]) -> Self:
         rx, tx = (array_from(configuration[end]) for end in ("rx", "tx"))
-        settings = {name: cast(int, configuration[name]) for name in ("codes", "hidden", "rounds")}
+        settings = {name: cast(int, configuration[name]) for name in ("codes", "hidden", "verified")}
         return cls(rx, tx, **settings)
 
     def fit(self, problem: ChannelProblem, plan: Fit) -> dict[str, Json]:
-        """Codebook first, then gate after gate, each on fresh training draws whose rays tell the right covariance."""
-        return fit_gates(self, problem, plan)
+        """The codebook first, then the gate on fresh training draws whose rays tell the right covariance."""
+        return fit_gate(self, problem, plan)

@@ -35,6 +35,10 @@ class CovarianceCodebook(nn.Module):
         """Σ_k weight_k R_k. weights: [batch, K], summing to one -> [batch, receive lags, transmit lags]."""
         return self._unweighted(weights @ self.members)
 
+    def member(self, index: Tensor) -> Tensor:
+        """R_k itself. index: k of each sample, [batch] -> [batch, receive lags, transmit lags]."""
+        return self._unweighted(self.members[index])
+
     def ensemble(self) -> Tensor:
         """The mean covariance of the training samples: [1, receive lags, transmit lags]."""
         return self.table(self.prior[None])

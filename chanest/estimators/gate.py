@@ -1,4 +1,4 @@
-"""The gates of A-DLISTA+: from scores of a codebook's members to their weights, and how gates learn."""
+"""The gate of A-DLISTA+: from what y shows of a codebook's members to their weights, and how it learns."""
 
 from __future__ import annotations
 
@@ -21,36 +21,36 @@ if TYPE_CHECKING:
     from chanest.estimators.adlista_plus import ADLISTAPlus
     from chanest.problem import ChannelProblem
 
-SCALARS = 2
-_LEAST_LOG = -12.0
-_DROP = (0.1, 0.2, 0.0)
+KINDS, SCALARS = 2, 2
+"""Numbers that the gate sees of each member, and of the sample."""
+_DROP = 0.1
 _BATCH, _BLOCK = 256, 500
 _RATE, _DECAY = 1e-3, 1e-2
-_EPOCHS = 20
+_EPOCHS = 12
 _SMOOTHING = 0.05
-_POOLING, _COLLECTING = 0.45, 0.7
-_APART = 10**9
+_POOLING, _COLLECTING = 0.35, 0.65
+"""Shares of the budget after which there are enough channels, and enough draws from them."""
+_MOST_DRAWS, _STANDARD = 600_000, 20_000
 _LARGEST_CODEBOOK_SET = 20_000
 _SNRS_DB = (0.0, 10.0, 20.0)
 
 
-class ScoreGate(nn.Module):
-    """New weights of the codebook's members from their scores, their weights so far, and two scalars of the sample."""
+class Gate(nn.Module):
+    """Weights of the codebook's members from what is seen of them and of the sample."""
 
     def __init__(self, codes: int, hidden: int, generator: torch.Generator) -> None:
         super().__init__()
-        inputs = 2 * codes + SCALARS
+        inputs = KINDS * codes + SCALARS
         self.centre: Tensor
         self.spread: Tensor
         self.register_buffer("centre", torch.zeros(inputs))
         self.register_buffer("spread", torch.ones(inputs))
         with torch.random.fork_rng(devices=[]):
-            sizes = (inputs, hidden, hidden // 2, codes)
-            self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(sizes))
+            self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise((inputs, hidden, hidden, codes)))
         initialise(self, generator)
 
     def forward(self, features: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Logarithms of the new weights: [batch, 2·codes + scalars] -> [batch, codes].
+        """Logarithms of the weights: [batch, kinds·codes + scalars] -> [batch, codes].
 
         A generator drops inputs and hidden units at random, for training.
         """
@@ -58,27 +58,23 @@ class ScoreGate(nn.Module):
         for place, layer in enumerate(self.layers):
             if place:
                 hidden = nn.functional.gelu(hidden)
-            hidden = layer(_dropped(hidden, _DROP[place], generator))
-        before = features[:, : hidden.shape[1]]
-        return (before + hidden).log_softmax(1)
+            hidden = layer(_dropped(hidden, generator))
+        return hidden.log_softmax(1)
 
     def standardise(self, features: Tensor) -> None:
         """Take centre and spread of the inputs from samples of them."""
         self.centre, self.spread = features.mean(0), features.std(0) + 1e-3
 
 
-def gate_features(before: Tensor, scores: Tensor, noise_var: Tensor, received: Tensor) -> Tensor:
-    """What a gate sees. before: log weights [batch, codes], scores [batch, codes], noise_var and E|y|² [batch]."""
-    centred = scores - (before.exp() * scores).sum(1, keepdim=True)
-    tiny = torch.finfo(scores.dtype).tiny
-    scalars = [value.clamp_min(tiny).log()[:, None] for value in (noise_var, received)]
-    return torch.cat([before.clamp_min(_LEAST_LOG), torch.asinh(centred), *scalars], 1)
+def gate_features(powers: list[Tensor]) -> Tensor:
+    """What the gate sees, the logarithms of all. powers: [batch, any number] each."""
+    return torch.cat([power.clamp_min(torch.finfo(power.dtype).tiny) for power in powers], 1).log()
 
 
-def fit_gates(estimator: ADLISTAPlus, problem: ChannelProblem, plan: Fit) -> dict[str, Json]:
-    """Fit codebook and gates within the budget.
+def fit_gate(estimator: ADLISTAPlus, problem: ChannelProblem, plan: Fit) -> dict[str, Json]:
+    """Fit codebook and gate within the budget.
 
-    The covariance of a training sample given its clusters is known from its rays. A gate learns the posterior over the
+    The covariance of a training sample given its clusters is known from its rays. The gate learns the posterior over the
     members that are near it, by cross-entropy; no gradient passes through a solve.
     """
     clock = _Clock(plan)
@@ -87,18 +83,13 @@ def fit_gates(estimator: ADLISTAPlus, problem: ChannelProblem, plan: Fit) -> dic
         problem, samples, seed=plan.seed, report=lambda share, words: plan.report(0.1 * share, words)
     )
     pool, near = _pool(estimator, problem, samples, clock)
-    facts: dict[str, Json] = {"codebook_samples": samples, "channels": len(near)}
-    for t, gate in enumerate(estimator.gates):
-        begin = clock.share()
-        end = begin + (1.0 - begin) / (len(estimator.gates) - t)
-        seen, index = _collect(estimator, pool, t, clock, begin + _COLLECTING * (end - begin))
-        assert isinstance(gate, ScoreGate)
-        facts[f"gate_{t + 1}_samples"] = len(seen)
-        facts[f"gate_{t + 1}_steps"] = _train(gate, seen, near, index, clock, end)
+    seen, channel = _collect(estimator, pool, clock)
+    steps = _train(estimator.gate, seen, near, channel, clock)
     scores: list[Json] = []
     for snr in _SNRS_DB:
         batch = problem.sample(300, seed=plan.seed, split="validation", snr_db=snr)
         scores.append(nmse_db(estimator.estimate(batch.y, batch.phi, batch.noise_var).signal, batch.signal))
+    facts: dict[str, Json] = {"codebook_samples": samples, "channels": len(near), "draws": len(seen), "steps": steps}
     return {**facts, "validation_snr_db": list(_SNRS_DB), "validation_nmse_db": scores}
 
 
@@ -127,34 +118,31 @@ def _pool(estimator: ADLISTAPlus, problem: ChannelProblem, start: int, clock: _C
 
 
 @torch.no_grad()
-def _collect(
-    estimator: ADLISTAPlus, pool: PooledDraws, rounds: int, clock: _Clock, until: float
-) -> tuple[Tensor, Tensor]:
-    """What gate `rounds` sees of draws from the pool, in half precision, and which channels they have."""
+def _collect(estimator: ADLISTAPlus, pool: PooledDraws, clock: _Clock) -> tuple[Tensor, Tensor]:
+    """What the gate sees of draws from the pool, in half precision, and which channels they have."""
     seen: list[Tensor] = []
     indices: list[Tensor] = []
-    while not seen or clock.share() < until:
-        first = rounds * _APART + _BLOCK * len(seen)
-        index, batch = pool.pairs(_BLOCK, seed=clock.plan.seed, start=first)
+    while not seen or (clock.share() < _COLLECTING and len(seen) * _BLOCK < _MOST_DRAWS):
+        index, batch = pool.pairs(_BLOCK, seed=clock.plan.seed, start=_BLOCK * len(seen))
         measured = Measurement(batch.y, batch.phi, batch.noise_var)
         chunks = torch.split(torch.arange(_BLOCK), estimator.chunk(measured))
-        seen.append(torch.cat([estimator.seen_by(measured.select(some), rounds) for some in chunks]).half())
+        seen.append(torch.cat([estimator.seen_by_gate(measured.select(some)) for some in chunks]).half())
         indices.append(index)
-        clock.plan.report(clock.share(), f"draws for gate {rounds + 1}")
+        clock.plan.report(clock.share(), "draws")
     return torch.cat(seen), torch.cat(indices)
 
 
-def _train(gate: ScoreGate, seen: Tensor, near: Tensor, channel: Tensor, clock: _Clock, until: float) -> int:
+def _train(gate: Gate, seen: Tensor, near: Tensor, channel: Tensor, clock: _Clock) -> int:
     """AdamW with a cosine rate, for so many epochs or until the time is up; returns the number of steps.
 
     near: closeness of the members to the pool's channels, of which `channel` says the one of each draw in `seen`.
     """
     generator = torch.Generator().manual_seed(clock.plan.seed)
-    gate.standardise(seen[:10_000].float())
+    gate.standardise(seen[:_STANDARD].float())
     optimizer = torch.optim.AdamW(gate.parameters(), _RATE, weight_decay=_DECAY)
     begin, planned = clock.share(), max(2, _EPOCHS * len(seen) // _BATCH)
     for step in range(planned):
-        gone = (clock.share() - begin) / max(until - begin, 1e-9)
+        gone = (clock.share() - begin) / max(1.0 - begin, 1e-9)
         done = max(step / planned, min(1.0, gone))
         optimizer.param_groups[0]["lr"] = _RATE * (0.5 + 0.5 * math.cos(math.pi * done)) * min(1.0, (step + 1) / 100)
         index = torch.randint(len(seen), (_BATCH,), generator=generator)
@@ -170,8 +158,8 @@ def _train(gate: ScoreGate, seen: Tensor, near: Tensor, channel: Tensor, clock: 
     return planned
 
 
-def _dropped(values: Tensor, share: float, generator: torch.Generator | None) -> Tensor:
-    if generator is None or share == 0.0:
+def _dropped(values: Tensor, generator: torch.Generator | None) -> Tensor:
+    if generator is None:
         return values
-    kept = torch.rand(values.shape, generator=generator, device=generator.device) >= share
-    return values * kept.to(values.device) / (1.0 - share)
+    kept = torch.rand(values.shape, generator=generator, device=generator.device) >= _DROP
+    return values * kept.to(values.device) / (1.0 - _DROP)

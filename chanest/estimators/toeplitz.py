@@ -96,15 +96,25 @@ class LagTable:
 
     def of_channels(self, h: Tensor, weights: Tensor) -> Tensor:
         """Σ_b weight_b·h_b h_bᴴ averaged along its diagonals. h: [batch, n], weights: [batch, tables] -> tables."""
+        return self._lags(weights.mT @ self._power(h)) / self._entries.to(h.device)
+
+    def products(self, h: Tensor) -> Tensor:
+        """The sums of hhᴴ over the entries of each lag, as `View.pulled_back` gives them: [batch, n] -> tables."""
+        return self._lags(self._power(h))
+
+    def _power(self, h: Tensor) -> Tensor:
+        """|Fourier transform|² at so many points that nothing wraps around: [batch, n] -> [batch, points]."""
         grid = h.reshape(-1, self.tx.columns, self.tx.rows, self.rx.columns, self.rx.rows)
-        sizes = [2 * size for size in grid.shape[1:]]
-        power = torch.fft.fftn(grid, s=sizes, dim=(1, 2, 3, 4)).abs().square().flatten(1)
-        total = (weights.mT @ power).reshape(-1, *sizes)
-        lags = torch.fft.ifftn(total, dim=(1, 2, 3, 4))
-        columns = torch.arange(1 - self.tx.columns, self.tx.columns)
-        rows = torch.arange(1 - self.tx.rows, self.tx.rows)
-        receive = [lags[:, :, :, column, row][:, columns][:, :, rows] for column, row in self.receive_lags]
-        return torch.stack(receive, 1).flatten(2) / self._entries
+        angles = torch.fft.fftn(grid, s=[2 * size - 1 for size in grid.shape[1:]], dim=(1, 2, 3, 4))
+        return torch.view_as_real(angles).square().sum(-1).flatten(1)
+
+    def _lags(self, power: Tensor) -> Tensor:
+        """From powers at the points of `_power` to the lags of a table: [batch, points] -> [batch, receive, transmit]."""
+        shape = [2 * size - 1 for size in (self.tx.columns, self.tx.rows, self.rx.columns, self.rx.rows)]
+        lags: Tensor = torch.fft.ifftn(power.reshape(-1, *shape), dim=(1, 2, 3, 4))
+        lags = torch.fft.fftshift(lags, dim=(1, 2)).flatten(3).flatten(1, 2)
+        places = [column % shape[2] * shape[3] + row % shape[3] for column, row in self.receive_lags]
+        return lags[:, :, places].mT
 
     def of_matrix(self, matrix: Tensor, *, mean: bool = True) -> Tensor:
         """Averages (or sums) of Hermitian matrices [batch, n, n] over the entries of each lag: the nearest table."""
@@ -169,6 +179,7 @@ class View:
             points = layout.grid[0] * layout.grid[1]
             self.spectra = torch.fft.ifft2(grid, s=layout.grid).flatten(2) * points
             """Σ_i f_t[i] exp(jω·i) at the points ω of the layout's grid: [batch, T, points]."""
+            self.conjugate = self.spectra.conj().resolve_conj()
 
     def seen(self, table: Tensor, spectrum: Tensor) -> Tensor:
         """ΦRΦᴴ of a table and its spectrum: [batch, m, m], or [1, m, m] for a Φ and a table that all samples share."""
@@ -176,7 +187,7 @@ class View:
             once = self.phi.apply_block(self.layout.matrix(table))
             return self.phi.apply_block(once.mH.contiguous())
         weighted = self.spectra[:, None] * (spectrum / spectrum.shape[2])[:, :, None]
-        between = weighted @ self.spectra.mH[:, None]
+        between = (weighted.flatten(1, 2) @ self.conjugate.mT).reshape(*weighted.shape[:3], -1)
         both = torch.cat([between, between.mH], 1).transpose(1, 2).contiguous()
         pairs = both[:, :, self.layout.pairs.to(both.device)]
         if self.beams.weights is None:
@@ -198,7 +209,9 @@ class View:
             pairs = matrix.reshape(batch, frames, receive, frames, receive).transpose(3, 4)
         else:
             pairs = _spread(self.beams.weights, matrix)
-        power = (self.spectra.conj()[:, None] * (_at_lags(layout, pairs) @ self.spectra[:, None])).sum(2)
+        at_lags = _at_lags(layout, pairs)
+        beamed = (at_lags.flatten(1, 2) @ self.spectra).reshape(*at_lags.shape[:3], -1)
+        power = (self.conjugate[:, None] * beamed).sum(2)
         lags: Tensor = torch.fft.fftshift(torch.fft.ifft2(power.reshape(*power.shape[:2], *layout.grid)), dim=(2, 3))
         return lags.flatten(2)
 

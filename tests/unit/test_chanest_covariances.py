@@ -193,54 +193,71 @@ def test_a_mixture_of_eight_beats_the_ensemble_covariance() -> None:
     assert ours < nmse_db(_ensemble_estimate(batch), batch.signal) - 0.3
 
 
-class _Knowing(nn.Module):
-    """A gate that was told the nearest member of each sample."""
+class _Proposing(nn.Module):
+    """A gate that was told how to weigh the members."""
 
-    def __init__(self, nearest: Tensor) -> None:
+    def __init__(self, weights: Tensor) -> None:
         super().__init__()
-        self.nearest = nearest
+        self.weights = weights
 
     def forward(self, features: Tensor) -> Tensor:
         assert bool(torch.isfinite(features).all())
-        return torch.log(0.999 * torch.eye(16)[self.nearest] + 1e-3 / 16)
+        return self.weights.log()
 
 
-def test_layers_with_the_right_member_come_near_the_genie_and_the_first_is_the_ensemble() -> None:
-    problem = small_problem()
-    model = ADLISTAPlus(*problem.arrays, codes=16, hidden=8, rounds=2)
+def _plus(verified: int) -> ADLISTAPlus:
+    model = ADLISTAPlus(*small_problem().arrays, codes=16, hidden=8, verified=verified)
     model.codebook = _codebook()
+    return model
+
+
+def test_the_right_member_comes_near_the_genie_and_the_mean_of_all_is_the_ensemble() -> None:
+    problem, model = small_problem(), _plus(0)
     batch = problem.sample(400, seed=1, snr_db=15.0)
     assert batch.rays is not None
-    table = model.layout.of_rays(problem.source, batch.rays)
     ensemble = nmse_db(_ensemble_estimate(batch), batch.signal)
-    model.gates = nn.ModuleList()
+    model.gate = _Proposing(model.codebook.prior.expand(400, -1))
     assert nmse_db(model.estimate(batch.y, batch.phi, batch.noise_var).signal, batch.signal) == pytest.approx(
         ensemble, abs=0.1
     )
-    nearest = model.codebook.closeness(table).argmax(1)
-    model.gates = nn.ModuleList([_Knowing(nearest), _Knowing(nearest)])
+    nearest = model.codebook.closeness(model.layout.of_rays(problem.source, batch.rays)).argmax(1)
+    model.gate = _Proposing(0.999 * torch.eye(16)[nearest] + 1e-3 / 16)
     assert nmse_db(model.estimate(batch.y, batch.phi, batch.noise_var).signal, batch.signal) < ensemble - 0.5
 
 
-def test_scores_are_the_gradient_of_the_likelihood() -> None:
-    problem = small_problem()
-    model = ADLISTAPlus(*problem.arrays, codes=16, hidden=8, rounds=1)
-    model.codebook = _codebook()
-    batch = _batch()
-    measured = Measurement(batch.y, batch.phi, batch.noise_var)
-    features = model.seen_by(measured, 0)
-    weights = model.codebook.prior.expand(5, -1).clone().double().requires_grad_()
+@pytest.mark.parametrize("chains", [0, 2])
+def test_verified_members_share_their_weight_as_bayes_has_it(chains: int) -> None:
+    model, batch = _plus(3), _batch(chains)
+    proposed = torch.linspace(1.0, 2.0, 16).softmax(0).expand(5, -1)
+    model.gate = _Proposing(proposed)
+    weights = model.log_weights(Measurement(batch.y, batch.phi, batch.noise_var)).exp().double()
+    torch.testing.assert_close(weights[:, :13], proposed[:, :13].double())
     dense = batch.phi.materialize().to(torch.complex128)
     members = model.layout.matrix(model.codebook.table(torch.eye(16))).to(torch.complex128)
-    covariance = dense @ torch.einsum("bk,kij->bij", weights.to(members.dtype), members) @ dense.mH
-    covariance = covariance + batch.noise_var.double()[:, None, None] * torch.eye(dense.shape[1])
+    covariance = torch.einsum("bmi,kij,bnj->bkmn", dense, members, dense.conj())
+    covariance = covariance + batch.noise_var.double()[:, None, None, None] * torch.eye(dense.shape[1])
+    y = batch.y.to(torch.complex128)[:, None].expand(-1, 16, -1)
     factor = torch.linalg.cholesky(covariance)
-    y = batch.y.to(torch.complex128)
-    fit = (y.conj() * torch.cholesky_solve(y[..., None], factor)[..., 0]).sum(1).real
-    likelihood = -fit - 2 * factor.diagonal(dim1=1, dim2=2).real.log().sum(1)
-    (gradient,) = torch.autograd.grad(likelihood.sum(), weights)
-    centred = gradient - (weights.detach() * gradient).sum(1, keepdim=True)
-    torch.testing.assert_close(torch.sinh(features[:, 16:32]).double(), centred, rtol=1e-2, atol=1e-2)
+    white = torch.linalg.solve_triangular(factor, y[..., None], upper=False)
+    density = -white.abs().square().sum((2, 3)) - 2 * factor.diagonal(dim1=2, dim2=3).real.log().sum(2)
+    posterior = (density + model.codebook.prior.double().log())[:, 13:].softmax(1)
+    torch.testing.assert_close(weights[:, 13:], posterior * proposed[:, 13:].sum(1, keepdim=True), rtol=1e-2, atol=1e-4)
+
+
+def test_the_gate_sees_powers_of_the_members() -> None:
+    model, batch = _plus(0), _batch()
+    features = model.seen_by_gate(Measurement(batch.y, batch.phi, batch.noise_var))
+    members = model.layout.matrix(model.codebook.table(torch.eye(16)))
+    members.diagonal(dim1=1, dim2=2).sub_(FLOOR)
+    ensemble = model.layout.matrix(model.codebook.ensemble())
+    seen = batch.phi.apply_block(batch.phi.apply_block(ensemble).mH.contiguous())
+    pulled = batch.phi.adjoint(whitened(seen, Measurement(batch.y, batch.phi, batch.noise_var)))
+    for place, vector in enumerate((batch.phi.adjoint(batch.y), pulled)):
+        power = torch.einsum("bi,kij,bj->bk", vector.conj(), members, vector).real
+        got = features[:, 16 * place : 16 * (place + 1)].exp()
+        torch.testing.assert_close(got, power, rtol=1e-3, atol=1e-3 * float(power.max()))
+    scalars = torch.stack([batch.noise_var, batch.y.abs().square().mean(1)], 1)
+    torch.testing.assert_close(features[:, 32:].exp(), scalars)
 
 
 def test_a_wideband_scenario_is_refused_in_one_sentence() -> None:
