@@ -19,7 +19,7 @@ from chanest.arrays import Array
 from chanest.estimators.base import Fit, array_configuration, array_from
 from chanest.estimators.codebook import CovarianceCodebook
 from chanest.estimators.family import FamilyEstimator
-from chanest.estimators.gate import Gate, fit_gate, gate_features
+from chanest.estimators.gate import KINDS, Gate, fit_gate, gate_features
 from chanest.estimators.linear import with_noise
 from chanest.estimators.spread import gaussian
 from chanest.estimators.toeplitz import LagTable, View
@@ -32,7 +32,7 @@ from vlista_core.tensorfile import Json
 if TYPE_CHECKING:
     from chanest.problem import ChannelProblem
 
-CODES, HIDDEN, VERIFIED = 384, 384, 4
+CODES, HIDDEN, VERIFIED = 384, 384, 2
 _CODES_LARGE, _LARGE = 96, 512
 _CHUNK_ENTRIES = 2**20
 
@@ -109,7 +109,8 @@ class ADLISTAPlus(FamilyEstimator):
     def _features(self, measured: Measurement, view: View) -> Tensor:
         """Powers of Φᴴy and of v = ΦᴴC⁻¹y for each member, C = ΦRΦᴴ + σ²I for the R of the ensemble; noise; power of y."""
         layer = self._layer(measured, view, self.codebook.ensemble())
-        powers = [self._powers(measured.phi.adjoint(values)) for values in (measured.y, layer.whitened)]
+        pulled = torch.cat([measured.phi.adjoint(values) for values in (measured.y, layer.whitened)])
+        powers = self._powers(pulled).chunk(KINDS)
         scalars = [value[:, None] for value in (measured.noise_var, measured.y.abs().square().mean(1))]
         return gate_features([*powers, *scalars])
 
