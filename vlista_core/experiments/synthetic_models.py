@@ -111,8 +111,14 @@ def _paper(problem: SyntheticProblem, seed: int) -> ADLISTA:
 
 
 def _adaptive(problem: SyntheticProblem, seed: int) -> UnfoldedModel:
-    generator = torch.Generator().manual_seed(seed)
-    model = ADLISTA(_identity(problem), layers=LAYERS, augmentation="adaptive", loss="relative", generator=generator)
+    """On whitened measurements, as in the image tables; all entries of a signal have the same power."""
+    model = ADLISTA(
+        _identity(problem),
+        layers=LAYERS,
+        covariance=torch.eye(problem.length),
+        loss="relative",
+        generator=torch.Generator().manual_seed(seed),
+    )
     model.calibrate(_calibration(problem, seed))
     return model
 
