@@ -84,7 +84,7 @@ def calibrate(
     draws = draw(estimator, problem, SNRS_DB, channels, seed, report)
     fit, rest = draws.half(0), draws.half(1)
     fitted = {}
-    if fit.raw is not None and bool((fit.raw > 0).all()):
+    if draws.raw is not None and bool((draws.raw > 0).all()):
         fitted["own variance"] = _fitted(fit, (), own=True)
         fitted["own variance and features"] = _fitted(fit, _FEATURES, own=True)
     fitted["table"] = _fitted(fit, _FEATURES, own=False)

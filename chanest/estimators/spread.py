@@ -15,6 +15,9 @@ from vlista_core.linops import LinearMap
 Spread = Callable[[LinearMap | None], Tensor | None]
 """Variance of the errors of ĥ or, given a map P, of Pĥ: [batch, n] or [batch, p]; None where nobody knows."""
 
+_LEAST_SHARE = 1e-2
+"""Of the mean variance of a channel's entries: what comes out below it is the rounding of R, which need not be definite."""
+
 Radius = Callable[[float], Tensor]
 """Half the width of the interval of a level in standard deviations: [batch]."""
 
@@ -87,7 +90,10 @@ def gaussian(covariance: Tensor, measured: Measurement, probes: LinearMap | None
     white = torch.linalg.solve_triangular(cholesky(total), both, upper=False)
     seen, y = white[..., :-1], white[..., -1:]
     explained = torch.view_as_real(seen).square().sum((1, 3))
-    return (seen.mH @ y)[..., 0], (before - explained).clamp_min(0.0)
+    left = (before - explained).clamp_min(0.0)
+    if probes is None:
+        left = left.maximum(_LEAST_SHARE * left.mean(1, keepdim=True))
+    return (seen.mH @ y)[..., 0], left
 
 
 def of_samples(samples: Tensor, probes: LinearMap | None) -> Tensor:

@@ -24,6 +24,7 @@ from chanest.estimators.library import (
     weights_file,
 )
 from chanest.estimators.linear import LMMSE, LS
+from chanest.estimators.spread import gaussian
 from chanest.problem import ChannelBatch, ChannelProblem
 from chanest.scenario import ArraySection, CdlSection, DataSection, FrontendSection, Scenario
 from vlista_core.draws import Split
@@ -301,3 +302,13 @@ def test_a_file_that_is_no_calibration_is_named(text: str, tmp_path: Path) -> No
 def test_too_few_channels_are_refused() -> None:
     with pytest.raises(ValueError, match="integer of at least 32"):
         calibrate(_exact(LMMSE), _gaussian(), weights="none", channels=31)
+
+
+def test_a_covariance_that_rounding_has_made_indefinite_still_leaves_something_open() -> None:
+    direction = torch.ones(1, 4, dtype=torch.complex64)
+    covariance = (direction.mT @ direction)[None].clone()
+    covariance[0, 0, 0] -= 1e-3  # Less than nothing is left of the first entry.
+    measured = Measurement.checked(torch.ones(1, 4, dtype=torch.complex64), torch.eye(4, dtype=torch.complex64), 1e-4)
+    variance = gaussian(covariance, measured, None)[1]
+    assert bool((variance > 0).all())
+    assert float(variance.min() / variance.mean()) == pytest.approx(1e-2, rel=0.2)
