@@ -80,13 +80,23 @@ class LagTable:
 
     def apply(self, spectrum: Tensor, h: Tensor) -> Tensor:
         """R h from the spectrum of R's table. h: [batch, N_t·N_r] -> [batch, N_t·N_r]."""
-        batch, elements = len(h), self.rx.elements
-        grid = h.reshape(batch, self.tx.columns, self.tx.rows, elements)
-        angles = torch.fft.fftn(grid, s=self.grid, dim=(1, 2)).reshape(batch, -1, elements)
+        angles = self._angles(h)
         both = torch.cat([spectrum, spectrum.conj()], 1).mT[:, :, self.pairs.to(h.device)]
-        turned = (both @ angles[..., None]).reshape(batch, *self.grid, elements)
+        turned = (both @ angles[..., None]).reshape(len(h), *self.grid, self.rx.elements)
         back: Tensor = torch.fft.ifftn(turned, dim=(1, 2))
-        return back[:, : self.tx.columns, : self.tx.rows].reshape(batch, -1)
+        return back[:, : self.tx.columns, : self.tx.rows].reshape(len(h), -1)
+
+    def products(self, h: Tensor) -> Tensor:
+        """The sums of hhᴴ over the entries of each lag, as `View.pulled_back` gives them: [batch, n] -> tables."""
+        angles = self._angles(h)
+        power = _at_lags(self, (angles[..., :, None] * angles[..., None, :].conj())[..., None])
+        return _from_spectrum(self, power[..., 0])
+
+    def _angles(self, h: Tensor) -> Tensor:
+        """The Fourier transform over the transmit array: [batch, N_t·N_r] -> [batch, points, N_r]."""
+        grid = h.reshape(len(h), self.tx.columns, self.tx.rows, self.rx.elements)
+        angles: Tensor = torch.fft.fftn(grid, s=self.grid, dim=(1, 2))
+        return angles.flatten(1, 2)
 
     def matrix(self, table: Tensor) -> Tensor:
         """R itself: [batch, n, n]."""
@@ -97,10 +107,6 @@ class LagTable:
     def of_channels(self, h: Tensor, weights: Tensor) -> Tensor:
         """Σ_b weight_b·h_b h_bᴴ averaged along its diagonals. h: [batch, n], weights: [batch, tables] -> tables."""
         return self._lags(weights.mT @ self._power(h)) / self._entries.to(h.device)
-
-    def products(self, h: Tensor) -> Tensor:
-        """The sums of hhᴴ over the entries of each lag, as `View.pulled_back` gives them: [batch, n] -> tables."""
-        return self._lags(self._power(h))
 
     def _power(self, h: Tensor) -> Tensor:
         """|Fourier transform|² at so many points that nothing wraps around: [batch, n] -> [batch, points]."""
@@ -212,8 +218,14 @@ class View:
         at_lags = _at_lags(layout, pairs)
         beamed = (at_lags.flatten(1, 2) @ self.spectra).reshape(*at_lags.shape[:3], -1)
         power = (self.conjugate[:, None] * beamed).sum(2)
-        lags: Tensor = torch.fft.fftshift(torch.fft.ifft2(power.reshape(*power.shape[:2], *layout.grid)), dim=(2, 3))
-        return lags.flatten(2)
+        return _from_spectrum(layout, power)
+
+
+def _from_spectrum(layout: LagTable, spectrum: Tensor) -> Tensor:
+    """What `LagTable.spectrum` was made from: [batch, receive lags, points] -> tables."""
+    lags = torch.fft.ifft2(spectrum.reshape(*spectrum.shape[:2], *layout.grid))
+    table: Tensor = torch.fft.fftshift(lags, dim=(2, 3))
+    return table.flatten(2)
 
 
 def _combined(weights: Tensor, pairs: Tensor) -> Tensor:

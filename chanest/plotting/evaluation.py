@@ -142,7 +142,7 @@ def _label_points(figure: Figure, axes: Axes, points: list[tuple[float, float, s
     across = axes.get_window_extent()
     for level in lines:
         height = axes.transData.transform((points[0][0], level))[1] if points else 0.0
-        taken.append((across.x0, height - 0.8 * pixel, across.x1, height + 0.8 * pixel))
+        taken.append((across.x0, height - 3 * pixel, across.x1, height + 3 * pixel))
     for (x, y, label, look), mark in zip(points, marks, strict=True):
         wide, tall = len(label) * 6.2 * pixel, 12 * pixel
         boxes = []
