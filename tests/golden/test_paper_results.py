@@ -98,3 +98,26 @@ def test_the_adaptive_one_trains_in_minutes() -> None:
             assert float(str(cell["train_seconds"])) <= 300
             assert float(str(cell["seconds_to_printed"])) <= 60
     assert _ssim("mnist", "a-dlista-adaptive", 100) >= 0.66
+
+
+def test_vlista_tells_unseen_digits_at_every_noise_level() -> None:
+    cells = [cell for cell in CELLS if (cell["experiment"], cell["model"]) == ("ood", "vlista")]
+    assert len(cells) > 1
+    for cell in cells:
+        levels = cell["p_values"]
+        assert isinstance(levels, dict)
+        assert len(levels) == 4
+        assert max(float(str(level)) for level in levels.values()) < 0.05, cell["seed"]
+
+
+@pytest.mark.parametrize("phi", ["varying", "fixed"])
+@pytest.mark.parametrize("measurements", [64, 96, 128, 160])
+def test_the_adaptive_one_is_the_best_of_three_layers_on_synthetic_data(phi: str, measurements: int) -> None:
+    medians = {
+        str(cell["model"]): float(str(cell["nmse_db"]))
+        for cell in CELLS
+        if (cell["experiment"], cell["measurements"], cell.get("phi")) == ("synthetic", measurements, phi)
+    }
+    assert {"lista", "dlista", "a-dlista", "vlista", "alista", "nalista"} < set(medians)
+    ours = medians.pop("a-dlista-adaptive")
+    assert all(ours < median for model, median in medians.items() if model not in ("ista", "fista", "bcs"))
