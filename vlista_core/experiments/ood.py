@@ -248,4 +248,6 @@ def _draw(path: Path, done: Done) -> None:
             axes.set_xticks(places, list(NOISE))
             axes.set_xlabel("SNR of the measurements")
             axes.grid(alpha=0.25)
-        left.legend(frameon=False, fontsize=9.5, title="model, digits seen")
+        handles, labels = left.get_legend_handles_labels()
+        title = "model, digits seen"
+        figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False, title=title)
