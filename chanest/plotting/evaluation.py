@@ -41,7 +41,7 @@ _LOOKS = {
     "amp": Look(_PURPLE, "h", DOTTED),
     "vamp": Look(_PURPLE, "H", MIXED),
     "sbl": Look(_PURPLE, "d"),
-    "ray-sbl": Look(_PURPLE, "D", MIXED),
+    "ray-sbl": Look(_PURPLE, "d", MIXED),
     "bcs": Look(_PURPLE, "8", DOTTED),
     "lista": Look(_GREY, "1", MIXED),
     "alista": Look(_GREY, "2", DOTTED),
