@@ -174,14 +174,23 @@ class LearnedMap(nn.Module, LinearMap):
 class LearnedDictionary(LearnedMap):
     """A dictionary whose entries are all parameters."""
 
-    def __init__(self, matrix: Tensor) -> None:
-        """matrix: [n, atoms], the starting point."""
+    def __init__(self, matrix: Tensor, *, scaled: bool = False) -> None:
+        """matrix: [n, atoms], the starting point.
+
+        scaled: learn atoms that start with unit norm, and keep the norms beside them. Adam's steps are of one size: they then
+        move every atom by its share, and do not drown weak ones.
+        """
         super().__init__()
         if matrix.ndim != 2 or not (matrix.is_floating_point() or matrix.is_complex()):
             raise ValueError(
                 f"matrix must be floating-point or complex [n, atoms], got {matrix.dtype} {[*matrix.shape]}"
             )
         start = matrix.detach().clone()
+        norms = start.abs().square().sum(0).sqrt()
+        self.scale: Tensor | None
+        self.register_buffer("scale", norms if scaled else None)
+        if scaled:
+            start = start / torch.where(norms > 0, norms, torch.ones_like(norms))
         self.is_complex = start.is_complex()
         self.weight = nn.Parameter(torch.view_as_real(start).contiguous() if self.is_complex else start)
 
@@ -195,19 +204,28 @@ class LearnedDictionary(LearnedMap):
     @property
     def matrix(self) -> Tensor:
         """[n, atoms]."""
+        return self._atoms if self.scale is None else self._atoms * self.scale
+
+    @property
+    def _atoms(self) -> Tensor:
         return torch.view_as_complex(self.weight) if self.is_complex else self.weight
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        return (self._atoms,) if self.scale is None else (self._atoms, self.scale)
 
     def frozen(self) -> DenseMap:
         return DenseMap(self.matrix)
 
     def configuration(self) -> dict[str, Json]:
         n, atoms = self.matrix.shape
-        return {"length": n, "atoms": atoms, "dtype": str(self.matrix.dtype).removeprefix("torch.")}
+        sizes: dict[str, Json] = {"length": n, "atoms": atoms, "dtype": str(self.matrix.dtype).removeprefix("torch.")}
+        return sizes if self.scale is None else {**sizes, "scaled": True}
 
     @classmethod
     def from_configuration(cls, configuration: dict[str, Json]) -> Self:
         length, atoms = cast(int, configuration["length"]), cast(int, configuration["atoms"])
-        return cls(torch.zeros(length, atoms, dtype=DTYPES[str(configuration["dtype"])]))
+        start = torch.zeros(length, atoms, dtype=DTYPES[str(configuration["dtype"])])
+        return cls(start, scaled=bool(configuration.get("scaled", False)))
 
 
 LEARNED_MAPS: dict[str, type[LearnedMap]] = {"LearnedDictionary": LearnedDictionary}

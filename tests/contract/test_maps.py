@@ -50,6 +50,7 @@ CASES = [
     MapCase("scaled", _scaled(_dense(4, 7, 11), 4)),
     MapCase("scaled by a scalar", _scaled(_dense(7, 11))),
     MapCase("learned", lambda dtype: LearnedDictionary(_normal((7, 11), dtype))),
+    MapCase("learned, scaled", lambda dtype: LearnedDictionary(_normal((7, 11), dtype), scaled=True)),
     MapCase("dct", _image_basis(lambda dtype: dct(5, 6, dtype))),
     MapCase("wavelet", _image_basis(lambda dtype: wavelet(12, 9, dtype=dtype))),
     MapCase("through a basis", _product(_dense(4, 7, 30), _image_basis(lambda dtype: dct(5, 6, dtype)))),

@@ -88,3 +88,19 @@ def test_scaled_principal_directions_are_orthogonal_and_as_long_as_asked() -> No
     gram = psi.mT @ psi
     assert torch.allclose(gram - torch.diag(gram.diagonal()), torch.zeros(4, 4), atol=1e-5)
     assert torch.allclose(gram.diagonal(), spread / 4.0, rtol=0.05)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
+def test_a_scaled_dictionary_starts_the_same_and_moves_atoms_by_their_share(dtype: torch.dtype) -> None:
+    start = torch.randn(6, 3, dtype=dtype, generator=torch.Generator().manual_seed(0)) * torch.tensor([1.0, 1e-3, 0.0])
+    plain, scaled = LearnedDictionary(start), LearnedDictionary(start, scaled=True)
+    torch.testing.assert_close(scaled.matrix, start)
+    with torch.no_grad():
+        for dictionary in (plain, scaled):
+            dictionary.weight += 0.01
+    moved = (scaled.matrix - start).norm(dim=0) / start.norm(dim=0)
+    assert float(moved[0].detach()) == pytest.approx(float(moved[1].detach()))
+    assert float((plain.matrix - start).norm(dim=0)[1].detach()) > 10 * float(start.norm(dim=0)[1])
+    again = LearnedDictionary.from_configuration(scaled.configuration())
+    again.load_state_dict(scaled.state_dict())
+    assert torch.equal(again.matrix, scaled.matrix)

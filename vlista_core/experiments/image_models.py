@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -57,13 +58,27 @@ _START_IMAGES = 20_000
 _STEPS, _LEVELS = (0.01, 0.03, 0.1, 0.2, 0.4, 0.7, 1.0), (0.1, 0.5, 1.0, 2.0, 3.0, 4.0, 1000.0)
 """Steps, and thresholds in units of the mean of such a step, that NALISTA may start with."""
 
-_WHITENED = {
-    ("mnist", 1): (0.0, 4e-4), ("mnist", 10): (0.0, 4e-4), ("mnist", 100): (0.0, 4e-4), ("mnist", 300): (0.1, 3e-4),
-}  # fmt: skip
-"""What is added to the powers of R, in units of their mean, and the learning rate, by data set and m; from validation images.
 
-Whitening amplifies weak directions, so that a large step there spoils much; a larger R in them is gentler."""
-_WHITENED_ELSEWHERE = (0.0, 3e-5)
+class _Whitened(NamedTuple):
+    """How A-DLISTA on whitened measurements starts and learns; chosen on validation images, by data set and m."""
+
+    shrinkage: float
+    """What is added to the powers of R, in units of their mean: a larger R in weak directions is gentler there."""
+    rate: float
+    """The learning rate. Whitening amplifies weak directions, so that a large step there spoils much."""
+    scaled: bool = False
+    """Whether atoms are learned in units of their norms."""
+
+
+_WHITENED = {
+    ("mnist", 1): _Whitened(0.0, 4e-4),
+    ("mnist", 10): _Whitened(0.0, 4e-4),
+    ("mnist", 100): _Whitened(0.0, 4e-4),
+    ("mnist", 300): _Whitened(0.1, 3e-4),
+    ("cifar10", 300): _Whitened(0.0, 5e-5, scaled=True),
+    ("cifar10", 500): _Whitened(0.0, 5e-5, scaled=True),
+}
+_WHITENED_ELSEWHERE = _Whitened(0.0, 3e-5)
 
 
 def image_problem(data: ImageData, measurements: int, model: str, *, fixed_phi_seed: int | None = None) -> ImageProblem:
@@ -164,10 +179,10 @@ def _adlista(problem: ImageProblem, seed: int, kind: Kind) -> ADLISTA:
 def _whitened_adlista(problem: ImageProblem, seed: int) -> ADLISTA:
     """A-DLISTA on whitened measurements; with Ψ = R^½ for a dictionary it starts as the best linear estimate."""
     directions, power = principal_directions(training_signals(problem, seed, _START_IMAGES))
-    shrinkage, _ = _WHITENED.get((problem.data.name, problem.measurements), _WHITENED_ELSEWHERE)
-    psi = directions * (power + shrinkage * power.mean()).sqrt()
+    chosen = _whitened(problem)
+    psi = directions * (power + chosen.shrinkage * power.mean()).sqrt()
     model = ADLISTA(
-        LearnedDictionary(psi),
+        LearnedDictionary(psi, scaled=chosen.scaled),
         layers=LAYERS,
         covariance=psi @ psi.mT,
         generator=torch.Generator().manual_seed(seed),
@@ -176,8 +191,8 @@ def _whitened_adlista(problem: ImageProblem, seed: int) -> ADLISTA:
     return model
 
 
-def _whitened_rate(problem: ImageProblem) -> float:
-    return _WHITENED.get((problem.data.name, problem.measurements), _WHITENED_ELSEWHERE)[1]
+def _whitened(problem: ImageProblem) -> _Whitened:
+    return _WHITENED.get((problem.data.name, problem.measurements), _WHITENED_ELSEWHERE)
 
 
 def _vlista(problem: ImageProblem, seed: int) -> UnfoldedModel:
@@ -249,7 +264,12 @@ MODELS: dict[str, Recipe | Callable[[ImageProblem, int], Made]] = {
     "dlista": Recipe(_dlista, 500, 5e-4, validations=10),
     "a-dlista": Recipe(partial(_adlista, kind="paper"), 120, 5e-4, sharing=64, validations=4, validation_images=64),
     "a-dlista-adaptive": Recipe(
-        _whitened_adlista, 300, _whitened_rate, sharing=32, validations=30, validation_images=128
+        _whitened_adlista,
+        300,
+        lambda problem: _whitened(problem).rate,
+        sharing=32,
+        validations=30,
+        validation_images=128,
     ),
     "bcs": make_bcs,
     "lmmse": make_lmmse,
