@@ -18,7 +18,7 @@ LEARNED = ("lista", "alista", "nalista", "dlista", "a-dlista", "a-dlista-adaptiv
 OUT_OF_REACH = {("cifar10-fixed", model, m) for model in ("lista", "a-dlista") for m in (1, 10)}
 """Printed figures that so few Gaussian measurements cannot give: docs/notes/what-the-image-tables-depend-on.md."""
 
-AT_PAR = {("cifar10", 500), ("cifar10", 1)}
+AT_PAR = {("cifar10", 1)}
 """Where the adaptive A-DLISTA is as good as the linear MMSE estimate it starts from, and not better."""
 
 CELLS = read_cells(FOLDER)
