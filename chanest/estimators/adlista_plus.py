@@ -10,7 +10,7 @@ members it holds most probable are verified by their exact likelihoods. The last
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Self, cast
+from typing import TYPE_CHECKING, Self, cast
 
 import torch
 from torch import Tensor
@@ -18,14 +18,13 @@ from torch import Tensor
 from chanest.arrays import Array
 from chanest.estimators.base import Fit, array_configuration, array_from
 from chanest.estimators.codebook import CovarianceCodebook
+from chanest.estimators.covariance_step import covariance_step
 from chanest.estimators.family import FamilyEstimator
 from chanest.estimators.gate import KINDS, Gate, fit_gate, gate_features
-from chanest.estimators.linear import with_noise
 from chanest.estimators.spread import gaussian
 from chanest.estimators.toeplitz import LagTable, View
 from vlista_core.checkpoint import register_model
 from vlista_core.estimate import Estimate, Measurement
-from vlista_core.linalg import cholesky
 from vlista_core.linops import LinearMap
 from vlista_core.tensorfile import Json
 
@@ -35,14 +34,6 @@ if TYPE_CHECKING:
 CODES, HIDDEN, VERIFIED = 384, 384, 2
 _CODES_LARGE, _LARGE = 96, 512
 _CHUNK_ENTRIES = 2**20
-
-
-class _Layer(NamedTuple):
-    """A covariance at work on a measurement: R's spectrum, the Cholesky factor of C = ΦRΦᴴ + σ²I, and u = C⁻¹y."""
-
-    spectrum: Tensor
-    factor: Tensor
-    whitened: Tensor
 
 
 @register_model
@@ -90,7 +81,7 @@ class ADLISTAPlus(FamilyEstimator):
         return self._filtered(measured, view, self._weights(measured, view))
 
     def _filtered(self, measured: Measurement, view: View, log_weights: Tensor) -> Estimate:
-        layer = self._layer(measured, view, self.codebook.table(log_weights.exp()))
+        layer = covariance_step(measured, view, self.codebook.table(log_weights.exp()))
         return Estimate(self.layout.apply(layer.spectrum, measured.phi.adjoint(layer.whitened)))
 
     def spread_given(
@@ -108,7 +99,7 @@ class ADLISTAPlus(FamilyEstimator):
 
     def _features(self, measured: Measurement, view: View) -> Tensor:
         """Powers of Φᴴy and of v = ΦᴴC⁻¹y for each member, C = ΦRΦᴴ + σ²I for the R of the ensemble; noise; power of y."""
-        layer = self._layer(measured, view, self.codebook.ensemble())
+        layer = covariance_step(measured, view, self.codebook.ensemble())
         pulled = torch.cat([measured.phi.adjoint(values) for values in (measured.y, layer.whitened)])
         powers = self._powers(pulled).chunk(KINDS)
         scalars = [value[:, None] for value in (measured.noise_var, measured.y.abs().square().mean(1))]
@@ -131,14 +122,9 @@ class ADLISTAPlus(FamilyEstimator):
 
     def _log_density(self, measured: Measurement, view: View, member: Tensor) -> Tensor:
         """log p(y | k) up to a constant. member: k of each sample, [batch] -> [batch]."""
-        layer = self._layer(measured, view, self.codebook.member(member))
+        layer = covariance_step(measured, view, self.codebook.member(member))
         fit = (measured.y.conj() * layer.whitened).real.sum(1)
         return -fit - 2 * layer.factor.diagonal(dim1=1, dim2=2).real.log().sum(1)
-
-    def _layer(self, measured: Measurement, view: View, table: Tensor) -> _Layer:
-        spectrum = self.layout.spectrum(table)
-        factor = cholesky(with_noise(view.seen(table, spectrum), measured.noise_var))
-        return _Layer(spectrum, factor, torch.cholesky_solve(measured.y[..., None], factor)[..., 0])
 
     def configuration(self) -> dict[str, Json]:
         arrays: dict[str, Json] = {

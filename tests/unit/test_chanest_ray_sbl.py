@@ -10,6 +10,8 @@ from torch import Tensor
 
 import chanest.estimators.ray_sbl as module
 from chanest.estimators import Fit
+from chanest.estimators.covariance_step import covariance_step
+from chanest.estimators.directions import distinct
 from chanest.estimators.ray_sbl import RaySBL
 from chanest.estimators.toeplitz import LagTable, View
 from chanest.problem import ChannelProblem
@@ -72,15 +74,15 @@ def test_it_starts_from_the_covariance_that_the_rays_of_training_channels_give()
 def test_what_it_compares_is_the_power_of_every_pair_with_the_power_it_expects() -> None:
     estimator, measured = _fitted(), _measured(3)
     view = View(estimator.layout, measured.phi)
-    step = estimator._step(measured, view, estimator.powers.expand(3, -1, -1))
+    step = covariance_step(measured, view, estimator._table(estimator.powers.expand(3, -1, -1)))
     phi, atoms = measured.phi.materialize(), _atoms(estimator)
     whole = phi.mH @ torch.cholesky_inverse(step.factor) @ phi
     expected = torch.einsum("dai,bij,daj->bda", atoms.conj(), whole, atoms).real
-    got = estimator._expected(view, step.factor)[:, ::THINNED, ::THINNED]
+    got = estimator._expected(view, step)[:, ::THINNED, ::THINNED]
     torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-3 * float(expected.max()))
-    found = torch.einsum("dai,bi->bda", atoms.conj(), step.pulled).abs().square()
+    found = torch.einsum("dai,bi->bda", atoms.conj(), measured.phi.adjoint(step.whitened)).abs().square()
     torch.testing.assert_close(
-        estimator._found(step.pulled)[:, ::THINNED, ::THINNED], found, rtol=1e-3, atol=1e-3 * float(found.max())
+        estimator._found(measured, step)[:, ::THINNED, ::THINNED], found, rtol=1e-3, atol=1e-3 * float(found.max())
     )
 
 
@@ -90,7 +92,8 @@ def test_steps_raise_the_likelihood(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def likelihood(iterations: int) -> Tensor:
         monkeypatch.setattr(module, "ITERATIONS", iterations)
-        factor = estimator._step(measured, view, estimator._variances(measured, view)).factor
+        variances = estimator._variances(measured, view)
+        factor = covariance_step(measured, view, estimator._table(variances)).factor
         white = torch.linalg.solve_triangular(factor, measured.y[..., None], upper=False)
         return -white.abs().square().sum((1, 2)) - 2 * factor.diagonal(dim1=1, dim2=2).real.log().sum(1)
 
@@ -98,10 +101,9 @@ def test_steps_raise_the_likelihood(monkeypatch: pytest.MonkeyPatch) -> None:
     assert bool((values.diff(dim=0) > 0).all())
 
 
-def test_many_directions_become_their_means_also_across_the_edge_of_phases(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_DIRECTIONS", 2)
+def test_many_directions_become_their_means_also_across_the_edge_of_phases() -> None:
     phases = torch.tensor([[3.13, 0.0], [-3.13, 0.0], [0.1, 1.0], [0.12, 1.0]])
-    found, which = module._distinct(phases, seed=0)
+    found, which = distinct(phases, 2, seed=0)
     assert which[0] == which[1] != which[2] == which[3]
     near = torch.cos(found[which] - phases)
     assert float(near.min()) > 0.999

@@ -1,0 +1,28 @@
+"""The exact step with a covariance: C = ΦRΦᴴ + σ²I factorised and C⁻¹y, for R given as a table of lags."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from chanest.estimators.linear import with_noise
+from chanest.estimators.toeplitz import View
+from vlista_core.estimate import Measurement
+from vlista_core.linalg import cholesky
+
+
+class CovarianceStep(NamedTuple):
+    """A covariance at work on a measurement: R's spectrum, the Cholesky factor of C, and u = C⁻¹y."""
+
+    spectrum: Tensor
+    factor: Tensor
+    whitened: Tensor
+
+
+def covariance_step(measured: Measurement, view: View, table: Tensor) -> CovarianceStep:
+    """For the R of each sample, or one for all. table: [batch or 1, receive lags, transmit lags]."""
+    spectrum = view.layout.spectrum(table)
+    factor = cholesky(with_noise(view.seen(table, spectrum), measured.noise_var))
+    return CovarianceStep(spectrum, factor, torch.cholesky_solve(measured.y[..., None], factor)[..., 0])
