@@ -23,8 +23,9 @@ _PLACES = {
     "alista": "learned.ALISTAEstimator",
     "nalista": "learned.NALISTAEstimator",
     "dlista": "learned.DLISTAEstimator",
-    "a-dlista": "learned.ADLISTAEstimator",
+    "a-dlista-scalar": "learned.ScalarADLISTAEstimator",
     "vlista": "variational.VLISTAEstimator",
+    "a-dlista": "adlista.ADLISTAEstimator",
     "a-dlista+": "adlista_plus.ADLISTAPlus",
 }
 """Name -> module and class below this package, in the order of tables. Modules are imported when asked for."""

@@ -7,6 +7,7 @@ give a channel is a table of lags: two small products, whatever the number of at
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -32,16 +33,16 @@ class Directions:
 
     def table(self, powers: Tensor) -> Tensor:
         """The covariance of channels whose atoms have these powers: [batch, departures, arrivals] -> a table of lags."""
-        across = powers.mT.to(torch.complex64) @ ramps(self.departing, _transmit_lags(self.layout.tx))
-        table: Tensor = ramps(self.arriving, self.layout.receive_lags).mT @ across
+        across = powers.mT.to(torch.complex64) @ _ramps(self.departing, _transmit_lags(self.layout.tx))
+        table: Tensor = _ramps(self.arriving, torch.tensor(self.layout.receive_lags)).mT @ across
         return table
 
     def sums(self, table: Tensor) -> Tensor:
         """aᴴQa of every atom a from the lag sums of Q (see `View.pulled_back`): -> [batch, departures, arrivals]."""
         weight = torch.full((table.shape[1], 1), 2.0, device=table.device)
         weight[0] = 1.0
-        transmit = ramps(self.departing, _transmit_lags(self.layout.tx)).conj()
-        return (transmit @ (weight * table).mT @ ramps(self.arriving, self.layout.receive_lags).mH).real
+        transmit = _ramps(self.departing, _transmit_lags(self.layout.tx)).conj()
+        return (transmit @ (weight * table).mT @ _ramps(self.arriving, torch.tensor(self.layout.receive_lags)).mH).real
 
     def adjoint(self, h: Tensor) -> Tensor:
         """aᴴh of every atom a: [batch, n] -> [batch, departures, arrivals]."""
@@ -54,11 +55,11 @@ class Directions:
 
     def transmit_atoms(self) -> Tensor:
         """a_t,i: [departures, N_t]."""
-        return ramps(self.departing, _elements(self.layout.tx))
+        return _ramps(self.departing, _elements(self.layout.tx))
 
     def receive_atoms(self) -> Tensor:
         """a_r,j: [arrivals, N_r]."""
-        return ramps(self.arriving, _elements(self.layout.rx))
+        return _ramps(self.arriving, _elements(self.layout.rx))
 
 
 def ray_phases(factors: RayFactors, layout: LagTable) -> tuple[Tensor, Tensor]:
@@ -78,9 +79,9 @@ def distinct(phases: Tensor, most: int, seed: int) -> tuple[Tensor, Tensor]:
     return mean.angle(), which
 
 
-def ramps(phases: Tensor, places: list[tuple[int, int]]) -> Tensor:
-    """exp(j·phases·place). phases: [directions, 2] a column and a row -> [directions, places]."""
-    angle = phases @ torch.tensor(places, dtype=phases.dtype, device=phases.device).mT
+def _ramps(phases: Tensor, places: Tensor) -> Tensor:
+    """exp(j·phases·place). phases: [directions, 2] a column and a row, places: [places, 2] -> [directions, places]."""
+    angle = phases @ places.to(phases).mT
     return torch.polar(torch.ones_like(angle), angle)
 
 
@@ -91,11 +92,15 @@ def _phases(steering: Tensor, array: Array) -> Tensor:
     return torch.stack(steps, 1).angle()
 
 
-def _elements(array: Array) -> list[tuple[int, int]]:
-    """(column, row) of the elements in the order of vec(H)."""
-    return [(column, row) for column in range(array.columns) for row in range(array.rows)]
+@cache
+def _elements(array: Array) -> Tensor:
+    """(column, row) of the elements in the order of vec(H): [N, 2]."""
+    return torch.cartesian_prod(torch.arange(array.columns), torch.arange(array.rows))
 
 
-def _transmit_lags(array: Array) -> list[tuple[int, int]]:
-    """(columns, rows) between two transmit elements, in the order of a table."""
-    return [(c, r) for c in range(1 - array.columns, array.columns) for r in range(1 - array.rows, array.rows)]
+@cache
+def _transmit_lags(array: Array) -> Tensor:
+    """(columns, rows) between two transmit elements, in the order of a table: [transmit lags, 2]."""
+    return torch.cartesian_prod(
+        torch.arange(1 - array.columns, array.columns), torch.arange(1 - array.rows, array.rows)
+    )

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from chanest.problem import ChannelProblem
 
 LAYERS = 10
-"""Of A-DLISTA, and of VLISTA, which starts from it."""
+"""Of A-DLISTA with scalars, and of VLISTA, which starts from it."""
 
 _LARGEST_LISTA = 2048
 
@@ -86,12 +86,13 @@ class DLISTAEstimator(UnfoldedEstimator):
 
 
 @register_model
-class ADLISTAEstimator(UnfoldedEstimator):
-    """A-DLISTA with Kronecker dictionaries; step, threshold and memory adapt to the sample and its noise."""
+class ScalarADLISTAEstimator(UnfoldedEstimator):
+    """A-DLISTA with Kronecker dictionaries as the paper has it: one step and one threshold a layer adapt to the sample."""
 
-    name = "a-dlista"
-    summary = "A-DLISTA: DLISTA whose step and threshold adapt to each measurement"
+    name = "a-dlista-scalar"
+    summary = "A-DLISTA with one step and one threshold a layer, as in the paper; any number of subcarriers"
     network_class = ADLISTA
+    half_precision = True
 
     @classmethod
     def build(cls, problem: ChannelProblem) -> Self:

@@ -11,7 +11,7 @@ from torch import Tensor
 from chanest.estimators.base import ChannelEstimator, Fit
 from chanest.estimators.draws import PooledDraws
 from chanest.estimators.kronecker_vlista import KroneckerVLISTA
-from chanest.estimators.learned import LAYERS, ADLISTAEstimator
+from chanest.estimators.learned import LAYERS, ScalarADLISTAEstimator
 from chanest.estimators.spread import ChannelEstimate, of_samples
 from chanest.estimators.unfolded import UnfoldedEstimator, starting_dictionary
 from vlista_core.checkpoint import register_model
@@ -38,20 +38,20 @@ class VLISTAEstimator(UnfoldedEstimator):
         return cls(problem.signal_length, KroneckerVLISTA(starting_dictionary(problem), layers=LAYERS))
 
     def start(self, problem: ChannelProblem, draws: PooledDraws, plan: Fit) -> str:
-        """From the scenario's `a-dlista`: its weights where some fit, else one trained with half of the budget."""
+        """From the scenario's `a-dlista-scalar`: its weights where some fit, else one trained with half of the budget."""
         from chanest.estimators.library import find_weights, get_estimator
 
         network = cast(KroneckerVLISTA, self.network)
-        plain: ChannelEstimator = ADLISTAEstimator(self.signal_length, network.plain())
+        plain: ChannelEstimator = ScalarADLISTAEstimator(self.signal_length, network.plain())
         if find_weights(plain.name, problem.scenario.name) is not None:
             found = get_estimator(plain.name, problem)
             if found.configuration() == plain.configuration():
                 network.load_state_dict(found.get_submodule("network").state_dict(), strict=False)
-                return "weights of a-dlista"
+                return "weights of a-dlista-scalar"
         half = Fit(plan.seconds / 2, plan.seed, lambda share, words: plan.report(share / 2, words))
         plain.fit(problem, half)
         network.load_state_dict(plain.get_submodule("network").state_dict(), strict=False)
-        return "a-dlista with half of the budget"
+        return "a-dlista-scalar with half of the budget"
 
     def training_loss(self, batch: Batch, *, generator: torch.Generator) -> Tensor:
         """-ELBO."""

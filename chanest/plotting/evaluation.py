@@ -47,8 +47,9 @@ _LOOKS = {
     "alista": Look(_GREY, "2", DOTTED),
     "nalista": Look(_GREY, "3"),
     "dlista": Look(_BLUE, "^", MIXED),
-    "a-dlista": Look(_BLUE, "o", strong=True),
+    "a-dlista-scalar": Look(_BLUE, "X", MIXED),
     "vlista": Look(_BLUE, "P", DOTTED),
+    "a-dlista": Look(_BLUE, "o", strong=True),
     "a-dlista+": Look("#00365c", "*", strong=True),
 }
 _OWN = (Look("#b00020", "X", strong=True), Look("#7a0046", "$+$", MIXED, strong=True))

@@ -6,6 +6,7 @@ The draws are few so that the test is quick; estimators are compared on the same
 from __future__ import annotations
 
 import functools
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,10 +14,12 @@ import torch
 import chanest
 from chanest.bounds import get_bound
 from chanest.estimators.library import SHIPPED, provenance
+from chanest.evaluation.results import Results
 from chanest.problem import ChannelBatch, ChannelProblem
 from vlista_core.metrics import nmse_db
 
 DRAWS = 128
+RECORDED = Path(__file__).parents[2] / "docs" / "results"
 SHIPPED_NAMES = ("dlista", "a-dlista", "a-dlista+", "vlista", "lmmse", "gmm")
 SCENARIOS = ("cdl_c_upa64x4", "cdl_mix_upa64x4", "hybrid_64x16")
 
@@ -75,6 +78,23 @@ def test_lmmse_is_as_good_as_the_exact_covariance_of_the_ensemble(snr_db: float)
     name = "cdl_c_upa64x4"
     exact = get_bound("genie-ensemble", _problem(name)).nmse_db(_batch(name, snr_db))
     assert abs(_nmse("lmmse", name, snr_db) - exact) < 0.3
+
+
+@pytest.mark.parametrize("snr_db", [0.0, 10.0, 20.0])
+def test_adapting_every_atom_passes_adapting_scalars_and_sbl_by_far(snr_db: float) -> None:
+    name = "cdl_c_upa64x4"
+    ours = _nmse("a-dlista", name, snr_db)
+    assert ours < _nmse("a-dlista-scalar", name, snr_db) - 0.8
+    assert ours < _nmse("sbl", name, snr_db) - 1.8
+    assert ours > get_bound("genie-angles", _problem(name)).nmse_db(_batch(name, snr_db))
+
+
+@pytest.mark.parametrize("snr_db", [0.0, 10.0, 20.0])
+def test_a_dlista_is_recorded_two_decibels_ahead_of_every_sparse_solver(snr_db: float) -> None:
+    results = Results.read(RECORDED / "cdl_c_upa64x4")
+    figures = {row.name: row.nmse_db for row in results.rows if row.snr_db == snr_db and row.nmse_db is not None}
+    assert results.plan.channels == 1000
+    assert figures["a-dlista"] <= min(figures[name] for name in ("omp", "fista", "vamp", "sbl")) - 2.0
 
 
 @pytest.mark.parametrize("model", ["a", "b", "c", "d", "e"])

@@ -22,7 +22,7 @@ from vlista_core.problems import Batch
 from vlista_core.testing import ESTIMATOR_CHECKS, MAP_CHECKS, EstimatorCase, MapCase
 from vlista_core.training import Trainer
 
-NAMES = ("lista", "alista", "nalista", "dlista", "a-dlista", "vlista")
+NAMES = ("lista", "alista", "nalista", "dlista", "a-dlista-scalar", "vlista")
 FORMS_PRODUCT = {"alista", "nalista"}
 
 
