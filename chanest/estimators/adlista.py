@@ -23,6 +23,7 @@ from chanest.estimators.directions import Directions
 from chanest.estimators.powers import PowerAugmentation
 from chanest.estimators.spread import gaussian
 from chanest.estimators.toeplitz import LagTable, View
+from chanest.scenario import CdlSection
 from vlista_core.checkpoint import register_model
 from vlista_core.estimate import Estimate, Measurement
 from vlista_core.linops import LinearMap
@@ -32,8 +33,9 @@ from vlista_core.tensorfile import Json
 if TYPE_CHECKING:
     from chanest.problem import ChannelProblem
 
-_FEWEST_ATOMS, _MOST_ATOMS = 16, 96
-"""Directions at an end; twice as many as elements in between."""
+_FEWEST_DIRECTIONS, _MOST_DIRECTIONS = 16, 96
+"""At an end; twice as many as elements in between. Channels of several models come from more places: half as many again, up
+to twice the most."""
 _PROFILES, _HIDDEN = 192, 144
 _PROFILES_LARGE, _LARGE = 80, 512
 _CHUNK_ENTRIES = 2**21
@@ -79,7 +81,10 @@ class ADLISTAEstimator(ChannelEstimator):
                 "a-dlista-scalar takes any number"
             )
         rx, tx = problem.arrays
-        arrivals, departures = (min(_MOST_ATOMS, max(_FEWEST_ATOMS, 2 * array.elements)) for array in (rx, tx))
+        channel = problem.scenario.channel
+        mixed = isinstance(channel, CdlSection) and len(channel.models) > 1
+        each, most = (3, 2 * _MOST_DIRECTIONS) if mixed else (2, _MOST_DIRECTIONS)
+        arrivals, departures = (min(most, max(_FEWEST_DIRECTIONS, each * array.elements)) for array in (rx, tx))
         profiles = _PROFILES if problem.signal_length <= _LARGE else _PROFILES_LARGE
         return cls(rx, tx, departures=departures, arrivals=arrivals, profiles=profiles)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from chanest.estimators.base import Fit
+from chanest.estimators.base import Fit, in_chunks
 from chanest.estimators.covariance_step import covariance_step
 from chanest.estimators.directions import Directions, distinct, ray_phases
 from chanest.estimators.draws import BEAMS, PooledDraws
@@ -140,7 +140,7 @@ class _Training:
         while not channels or (self.share() < _COLLECTING and _BATCH * len(channels) < most):
             index, batch = self._drawn()
             noisy = self._noisy(batch)
-            spectra.append(torch.stack(estimator.look(noisy, View(estimator.layout, noisy.phi)), 1).bfloat16())
+            spectra.append(torch.stack(self._looked(noisy), 1).bfloat16())
             rest.append(torch.stack(estimator.scalars(noisy), 1))
             channels.append(index)
             self.plan.report(self.share(), "draws")
@@ -163,9 +163,7 @@ class _Training:
         batch = self._drawn()[1]
         estimator, noisy = self.estimator, self._noisy(batch)
         view, directions, phi = View(estimator.layout, noisy.phi), estimator.directions, noisy.phi
-        with torch.no_grad():
-            spectra = estimator.look(noisy, view)
-        powers = estimator.powers(noisy, *spectra)
+        powers = estimator.powers(noisy, *self._looked(noisy))
         with torch.no_grad():
             step = covariance_step(noisy, view, directions.table(powers))
         again = phi.apply(directions.apply(powers * directions.adjoint(phi.adjoint(step.whitened))))
@@ -178,6 +176,14 @@ class _Training:
         """The next draws from the pool, and which channels they have."""
         self.drawn += _BATCH
         return self.draws.pairs(_BATCH, seed=self.plan.seed, start=self.drawn)
+
+    @torch.no_grad()
+    def _looked(self, noisy: Measurement) -> list[Tensor]:
+        """What the first layer sees, so few samples at once that they stay near the processor."""
+        estimator = self.estimator
+        chunks = in_chunks(noisy, estimator.chunk(noisy))
+        parts = [estimator.look(some, View(estimator.layout, some.phi)) for some, _ in chunks]
+        return [torch.cat(spectra) for spectra in zip(*parts, strict=True)]
 
     def _noisy(self, batch: Batch) -> Measurement:
         return self.estimator.with_misfit(Measurement(batch.y, batch.phi, batch.noise_var))

@@ -79,6 +79,7 @@ class DLISTAEstimator(UnfoldedEstimator):
     name = "dlista"
     summary = "DLISTA: a learned Kronecker dictionary, step and threshold for each layer"
     network_class = DLISTA
+    half_precision = True
 
     @classmethod
     def build(cls, problem: ChannelProblem) -> Self:

@@ -46,10 +46,10 @@ class SBL(GridEstimator):
         "iterations": 10,
     }
     choices: ClassVar[Choices] = {
-        "coupling": (0.0, 0.1, 0.15, 0.2, 0.3),
-        "noise_factor": (1.5, 2.0, 2.5),
-        "oversampling": (1.5, 2.0, 2.5),
-        "iterations": (6, 10, 15),
+        "noise_factor": (1.0, 1.5, 2.0, 2.5, 3.0, 4.0),
+        "coupling": (0.0, 0.1, 0.15, 0.2, 0.3, 0.4),
+        "iterations": (6, 10, 15, 25),
+        "oversampling": (1.5, 2.0, 2.5, 3.0),
         "model_error": (0.0, 1e-3, 1e-2),
     }
     chunk_bytes = 2**25

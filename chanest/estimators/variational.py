@@ -29,6 +29,7 @@ class VLISTAEstimator(UnfoldedEstimator):
     name = "vlista"
     summary = "VLISTA: a posterior over each measurement's dictionary; gives a variance and samples where asked"
     network_class = KroneckerVLISTA
+    half_precision = True
     batch_size = 48
     learning_rate = 1e-3
     scalar_rate = 3e-3
