@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from chanest.arrays import Array
 from chanest.estimators.adlista_fit import fit_adlista
 from chanest.estimators.base import ChannelEstimator, Fit, array_configuration, array_from
-from chanest.estimators.covariance_step import covariance_step
-from chanest.estimators.directions import Directions
+from chanest.estimators.covariance_step import factorised
+from chanest.estimators.directions import Directions, SeenDirections
 from chanest.estimators.powers import PowerAugmentation
 from chanest.estimators.spread import gaussian
-from chanest.estimators.toeplitz import LagTable, View
+from chanest.estimators.toeplitz import LagTable
 from chanest.scenario import CdlSection
 from vlista_core.checkpoint import register_model
 from vlista_core.estimate import Estimate, Measurement
@@ -98,25 +98,25 @@ class ADLISTAEstimator(ChannelEstimator):
         return max(1, _CHUNK_ENTRIES // (measured.phi.shape[0] * self.signal_length))
 
     def infer(self, measured: Measurement) -> Estimate:
-        noisy, view = self.with_misfit(measured), View(self.layout, measured.phi)
-        powers = self.powers(noisy, *self.look(noisy, view))
-        whitened = covariance_step(noisy, view, self.directions.table(powers)).whitened
+        noisy, seen = self.with_misfit(measured), SeenDirections(self.directions, measured.phi)
+        powers = self.powers(noisy, *self.look(noisy, seen))
+        _, whitened = factorised(noisy, seen.covariance(powers))
         code = powers * self.directions.adjoint(measured.phi.adjoint(whitened))
         return Estimate(self.directions.apply(code), code.flatten(1))
 
     def spread(self, measured: Measurement, found: Estimate, probes: LinearMap | None) -> Tensor:
         noisy = self.with_misfit(measured)
-        powers = self.powers(noisy, *self.look(noisy, View(self.layout, measured.phi)))
+        powers = self.powers(noisy, *self.look(noisy, SeenDirections(self.directions, measured.phi)))
         return gaussian(self.layout.matrix(self.directions.table(powers)), noisy, probes)[1]
 
     def with_misfit(self, measured: Measurement) -> Measurement:
         """The measurement with what no atom holds added to its noise."""
         return Measurement(measured.y, measured.phi, measured.noise_var + self.misfit.exp())
 
-    def look(self, measured: Measurement, view: View) -> tuple[Tensor, Tensor]:
+    def look(self, measured: Measurement, seen: SeenDirections) -> tuple[Tensor, Tensor]:
         """The first layer: powers of (ΦΨ)ᴴy and of (ΦΨ)ᴴC⁻¹y with the mean powers of training channels. [batch, atoms] each."""
         mean = self.mean_powers.exp().reshape(1, len(self.departing), -1)
-        whitened = covariance_step(measured, view, self.directions.table(mean)).whitened
+        _, whitened = factorised(measured, seen.covariance(mean))
         pulled = torch.cat([measured.phi.adjoint(values) for values in (measured.y, whitened)])
         raw, white = squared_modulus(self.directions.adjoint(pulled)).flatten(1).chunk(2)
         return raw, white

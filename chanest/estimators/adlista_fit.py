@@ -16,11 +16,10 @@ import torch
 from torch import Tensor
 
 from chanest.estimators.base import Fit, in_chunks
-from chanest.estimators.covariance_step import covariance_step
-from chanest.estimators.directions import Directions, distinct, ray_phases
+from chanest.estimators.covariance_step import factorised
+from chanest.estimators.directions import Directions, SeenDirections, distinct, ray_phases
 from chanest.estimators.draws import BEAMS, PooledDraws
 from chanest.estimators.powers import atom_powers, floor
-from chanest.estimators.toeplitz import View
 from chanest.estimators.unfolded import grouped_nmse_db
 from vlista_core.estimate import Measurement
 from vlista_core.metrics import nmse_db
@@ -162,13 +161,13 @@ class _Training:
         """
         batch = self._drawn()[1]
         estimator, noisy = self.estimator, self._noisy(batch)
-        view, directions, phi = View(estimator.layout, noisy.phi), estimator.directions, noisy.phi
+        directions, phi = estimator.directions, noisy.phi
         powers = estimator.powers(noisy, *self._looked(noisy))
         with torch.no_grad():
-            step = covariance_step(noisy, view, directions.table(powers))
-        again = phi.apply(directions.apply(powers * directions.adjoint(phi.adjoint(step.whitened))))
-        again = again + noisy.noise_var[:, None] * step.whitened
-        whitened = step.whitened + torch.cholesky_solve((noisy.y - again)[..., None], step.factor)[..., 0]
+            factor, held = factorised(noisy, SeenDirections(directions, phi).covariance(powers))
+        again = phi.apply(directions.apply(powers * directions.adjoint(phi.adjoint(held))))
+        again = again + noisy.noise_var[:, None] * held
+        whitened = held + torch.cholesky_solve((noisy.y - again)[..., None], factor)[..., 0]
         signal = directions.apply(powers * directions.adjoint(phi.adjoint(whitened)))
         return grouped_nmse_db(signal, batch).mean()
 
@@ -182,7 +181,7 @@ class _Training:
         """What the first layer sees, so few samples at once that they stay near the processor."""
         estimator = self.estimator
         chunks = in_chunks(noisy, estimator.chunk(noisy))
-        parts = [estimator.look(some, View(estimator.layout, some.phi)) for some, _ in chunks]
+        parts = [estimator.look(some, SeenDirections(estimator.directions, some.phi)) for some, _ in chunks]
         return [torch.cat(spectra) for spectra in zip(*parts, strict=True)]
 
     def _noisy(self, batch: Batch) -> Measurement:

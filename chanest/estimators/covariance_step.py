@@ -24,5 +24,10 @@ class CovarianceStep(NamedTuple):
 def covariance_step(measured: Measurement, view: View, table: Tensor) -> CovarianceStep:
     """For the R of each sample, or one for all. table: [batch or 1, receive lags, transmit lags]."""
     spectrum = view.layout.spectrum(table)
-    factor = cholesky(with_noise(view.seen(table, spectrum), measured.noise_var))
-    return CovarianceStep(spectrum, factor, torch.cholesky_solve(measured.y[..., None], factor)[..., 0])
+    return CovarianceStep(spectrum, *factorised(measured, view.seen(table, spectrum)))
+
+
+def factorised(measured: Measurement, seen: Tensor) -> tuple[Tensor, Tensor]:
+    """The Cholesky factor of C = ΦRΦᴴ + σ²I, and C⁻¹y. seen: ΦRΦᴴ, [batch or 1, m, m]."""
+    factor = cholesky(with_noise(seen, measured.noise_var))
+    return factor, torch.cholesky_solve(measured.y[..., None], factor)[..., 0]

@@ -15,7 +15,8 @@ from torch import Tensor
 from chanest.arrays import Array
 from chanest.channels.coefficients import RayFactors
 from chanest.estimators.codebook import k_means
-from chanest.estimators.toeplitz import LagTable
+from chanest.estimators.toeplitz import LagTable, View
+from vlista_core.linops import LinearMap
 
 _SAME = 1e4
 """Phases are the same where they agree to so many parts of a radian."""
@@ -60,6 +61,25 @@ class Directions:
     def receive_atoms(self) -> Tensor:
         """a_r,j: [arrivals, N_r]."""
         return _ramps(self.arriving, _elements(self.layout.rx))
+
+
+class SeenDirections:
+    """What a front end sees of channels whose atoms have some powers; what it sends into each direction is worked out once."""
+
+    def __init__(self, directions: Directions, phi: LinearMap) -> None:
+        self.directions, self.view = directions, View(directions.layout, phi)
+        if self.view.beams is not None:
+            self.sent = self.view.beams.transmit.mT @ directions.transmit_atoms().mT
+            self.conjugate = self.sent.conj().resolve_conj()
+
+    def covariance(self, powers: Tensor) -> Tensor:
+        """ΦΨ diag(p) (ΦΨ)ᴴ. powers: [batch or 1, departures, arrivals] -> [batch, m, m]."""
+        directions = self.directions
+        if self.view.beams is None:
+            table = directions.table(powers)
+            return self.view.seen(table, directions.layout.spectrum(table))
+        lags = _ramps(directions.arriving, torch.tensor(directions.layout.receive_lags))
+        return self.view.seen_at(self.sent, self.conjugate, (powers.to(lags.dtype) @ lags).mT)
 
 
 def ray_phases(factors: RayFactors, layout: LagTable) -> tuple[Tensor, Tensor]:

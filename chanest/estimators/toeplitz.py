@@ -177,23 +177,40 @@ class View:
 
     def __init__(self, layout: LagTable, phi: LinearMap) -> None:
         self.layout, self.phi = layout, phi
-        self.beams: BeamformingMap | None = None
-        if isinstance(phi, BeamformingMap) and phi.subcarriers == 1:
-            self.beams = phi
-            tx = layout.tx
-            grid = phi.transmit.mT.reshape(len(phi.transmit), -1, tx.columns, tx.rows)
-            points = layout.grid[0] * layout.grid[1]
-            self.spectra = torch.fft.ifft2(grid, s=layout.grid).flatten(2) * points
-            """Σ_i f_t[i] exp(jω·i) at the points ω of the layout's grid: [batch, T, points]."""
-            self.conjugate = self.spectra.conj().resolve_conj()
+        self.beams = phi if isinstance(phi, BeamformingMap) and phi.subcarriers == 1 else None
+
+    @cached_property
+    def spectra(self) -> Tensor:
+        """Σ_i f_t[i] exp(jω·i) at the points ω of the layout's grid, for a beamformer: [batch, T, points]."""
+        if self.beams is None:
+            raise TypeError(f"only a beamformer sends into directions, got {type(self.phi).__name__}")
+        transmit, (columns, rows) = self.beams.transmit, self.layout.grid
+        grid = transmit.mT.reshape(len(transmit), -1, self.layout.tx.columns, self.layout.tx.rows)
+        spectra: Tensor = torch.fft.ifft2(grid, s=self.layout.grid).flatten(2) * (columns * rows)
+        return spectra
+
+    @cached_property
+    def conjugate(self) -> Tensor:
+        """Of `spectra`, in memory."""
+        return self.spectra.conj().resolve_conj()
 
     def seen(self, table: Tensor, spectrum: Tensor) -> Tensor:
         """ΦRΦᴴ of a table and its spectrum: [batch, m, m], or [1, m, m] for a Φ and a table that all samples share."""
         if self.beams is None:
             once = self.phi.apply_block(self.layout.matrix(table))
             return self.phi.apply_block(once.mH.contiguous())
-        weighted = self.spectra[:, None] * (spectrum / spectrum.shape[2])[:, :, None]
-        between = (weighted.flatten(1, 2) @ self.conjugate.mT).reshape(*weighted.shape[:3], -1)
+        return self.seen_at(self.spectra, self.conjugate, spectrum / spectrum.shape[2])
+
+    def seen_at(self, sent: Tensor, conjugate: Tensor, weights: Tensor) -> Tensor:
+        """ΦRΦᴴ of an R that is a sum over directions, for a beamformer: [batch, m, m].
+
+        sent: what each frame sends into each direction, [batch, T, directions], and its conjugate; weights: of each direction
+        at each receive lag, [batch or 1, receive lags, directions].
+        """
+        if self.beams is None:
+            raise TypeError(f"only a beamformer sends into directions, got {type(self.phi).__name__}")
+        weighted = sent[:, None] * weights[:, :, None]
+        between = (weighted.flatten(1, 2) @ conjugate.mT).reshape(*weighted.shape[:3], -1)
         both = torch.cat([between, between.mH], 1).transpose(1, 2).contiguous()
         pairs = both[:, :, self.layout.pairs.to(both.device)]
         if self.beams.weights is None:

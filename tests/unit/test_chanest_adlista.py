@@ -10,9 +10,9 @@ from torch import Tensor
 
 from chanest.estimators import Fit, adlista_fit
 from chanest.estimators.adlista import ADLISTAEstimator
-from chanest.estimators.directions import Directions
+from chanest.estimators.directions import Directions, SeenDirections
 from chanest.estimators.powers import PowerAugmentation, atom_powers
-from chanest.estimators.toeplitz import LagTable, View
+from chanest.estimators.toeplitz import LagTable
 from chanest.problem import ChannelProblem
 from chanest.scenario import Scenario
 from vlista_core.estimate import Measurement
@@ -58,7 +58,7 @@ def test_a_layer_is_the_wiener_filter_of_the_powers_that_the_augmentation_gives(
     noise = measured.noise_var + float(estimator.misfit.detach().exp())
     noisy = estimator.with_misfit(measured)
     with torch.no_grad():
-        seen = estimator.look(noisy, View(estimator.layout, measured.phi))
+        seen = estimator.look(noisy, SeenDirections(estimator.directions, measured.phi))
         powers = estimator.powers(noisy, *seen).flatten(1)
     product = phi @ psi
 
@@ -96,7 +96,7 @@ def test_the_gradient_of_the_error_is_that_through_the_factorisation(monkeypatch
 def _through_the_factor(estimator: ADLISTAEstimator, batch: Batch) -> Tensor:
     noisy = estimator.with_misfit(Measurement(batch.y, batch.phi, batch.noise_var))
     with torch.no_grad():
-        seen = estimator.look(noisy, View(estimator.layout, noisy.phi))
+        seen = estimator.look(noisy, SeenDirections(estimator.directions, noisy.phi))
     powers = estimator.powers(noisy, *seen)
     matrix, phi = estimator.layout.matrix(estimator.directions.table(powers)), noisy.phi.materialize()
     total = phi @ matrix @ phi.mH + noisy.noise_var[:, None, None] * torch.eye(phi.shape[1])
