@@ -1,9 +1,10 @@
-"""A-DLISTA on channels: step and threshold adapt to the measurement atom by atom, not by one number a layer.
+"""A-DLISTA on channels: step and shrinkage adapt to the measurement atom by atom, not by one number a layer.
 
 h = Ψx with an atom for every pair of a direction of departure and one of arrival, the directions learned. A layer steps along
-the gradient of the whitened residual, x = p ∘ (ΦΨ)ᴴC⁻¹y with C = ΦΨ diag(p) (ΦΨ)ᴴ + σ²I: the powers p of the atoms are their
-steps and what they are shrunk by, and with the right p one layer is enough. The first layer has the mean powers of training
-channels and only looks; an augmentation network sees (ΦΨ)ᴴy and (ΦΨ)ᴴC⁻¹y and gives the powers of the last. ΦΨ is not formed.
+the gradient of the whitened residual, x = η_θ(p ∘ (ΦΨ)ᴴC⁻¹y) with C = ΦΨ diag(p) (ΦΨ)ᴴ + σ²I and the soft threshold η_θ: the
+powers p of the atoms are their steps and what they are shrunk by, and with the right p one layer is enough. The first layer has
+the mean powers of training channels and only looks; an augmentation network sees (ΦΨ)ᴴy and (ΦΨ)ᴴC⁻¹y and gives the powers of
+the last. ΦΨ is not formed.
 
 `a-dlista-scalar` has the paper's augmentation, one step and one threshold a layer. How this one learns: `adlista_fit`.
 """
@@ -27,7 +28,7 @@ from chanest.scenario import CdlSection
 from vlista_core.checkpoint import register_model
 from vlista_core.estimate import Estimate, Measurement
 from vlista_core.linops import LinearMap
-from vlista_core.prox import squared_modulus
+from vlista_core.prox import soft_threshold, squared_modulus
 from vlista_core.tensorfile import Json
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class ADLISTAEstimator(ChannelEstimator):
     """One layer to look and one to answer; the powers of all atoms come from what the first one sees."""
 
     name = "a-dlista"
-    summary = "A-DLISTA: step and threshold adapt to each measurement, for every atom of a learned dictionary"
+    summary = "A-DLISTA: step and shrinkage adapt to each measurement, for every atom of a learned dictionary"
     needs_fit = True
     half_precision = True
 
@@ -70,6 +71,8 @@ class ADLISTAEstimator(ChannelEstimator):
         """Logarithms."""
         self.misfit = nn.Parameter(torch.tensor(-7.0))
         """Logarithm of what no atom holds, which counts as noise: E|h|² is one."""
+        self.threshold = nn.Parameter(torch.tensor(-4.6))
+        """Logarithm of θ in units of the root mean square of the sample's code."""
         generator = torch.Generator().manual_seed(0)
         self.augmentation = PowerAugmentation(departures * arrivals, profiles, hidden, generator)
 
@@ -101,8 +104,14 @@ class ADLISTAEstimator(ChannelEstimator):
         noisy, seen = self.with_misfit(measured), SeenDirections(self.directions, measured.phi)
         powers = self.powers(noisy, *self.look(noisy, seen))
         _, whitened = factorised(noisy, seen.covariance(powers))
-        code = powers * self.directions.adjoint(measured.phi.adjoint(whitened))
+        code = self.code(powers, measured.phi.adjoint(whitened))
         return Estimate(self.directions.apply(code), code.flatten(1))
+
+    def code(self, powers: Tensor, pulled: Tensor) -> Tensor:
+        """x = η_θ(p ∘ Ψᴴv). powers: [batch, departures, arrivals], pulled: v = ΦᴴC⁻¹y, [batch, n] -> as the powers."""
+        moved = powers * self.directions.adjoint(pulled)
+        power = squared_modulus(moved).mean((1, 2), keepdim=True)
+        return soft_threshold(moved, self.threshold.exp() * torch.sqrt(power + torch.finfo(power.dtype).tiny))
 
     def spread(self, measured: Measurement, found: Estimate, probes: LinearMap | None) -> Tensor:
         noisy = self.with_misfit(measured)

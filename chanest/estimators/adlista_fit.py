@@ -168,7 +168,7 @@ class _Training:
         again = phi.apply(directions.apply(powers * directions.adjoint(phi.adjoint(held))))
         again = again + noisy.noise_var[:, None] * held
         whitened = held + torch.cholesky_solve((noisy.y - again)[..., None], factor)[..., 0]
-        signal = directions.apply(powers * directions.adjoint(phi.adjoint(whitened)))
+        signal = directions.apply(estimator.code(powers, phi.adjoint(whitened)))
         return grouped_nmse_db(signal, batch).mean()
 
     def _drawn(self) -> tuple[Tensor, Batch]:

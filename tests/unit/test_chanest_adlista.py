@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 
 import pytest
@@ -52,8 +53,9 @@ def _dictionary(estimator: ADLISTAEstimator) -> Tensor:
     return torch.kron(directions.transmit_atoms(), directions.receive_atoms()).mT.detach()
 
 
-def test_a_layer_is_the_wiener_filter_of_the_powers_that_the_augmentation_gives() -> None:
-    estimator, measured = _fitted(), _measured(5)
+def test_a_layer_is_the_thresholded_wiener_filter_of_the_powers_that_the_augmentation_gives() -> None:
+    estimator, measured = copy.deepcopy(_fitted()), _measured(5)
+    estimator.threshold.data.fill_(-1.5)
     psi, phi = _dictionary(estimator), measured.phi.materialize()
     noise = measured.noise_var + float(estimator.misfit.detach().exp())
     noisy = estimator.with_misfit(measured)
@@ -68,7 +70,11 @@ def test_a_layer_is_the_wiener_filter_of_the_powers_that_the_augmentation_gives(
 
     out = estimator.infer(measured)
     assert out.code is not None
-    torch.testing.assert_close(out.code.detach(), code(powers), rtol=1e-3, atol=1e-4)
+    moved = code(powers)
+    threshold = float(estimator.threshold.detach().exp()) * moved.abs().square().mean(1, keepdim=True).sqrt()
+    expected = moved * (1 - threshold / moved.abs()).clamp_min(0.0)
+    torch.testing.assert_close(out.code.detach(), expected, rtol=1e-3, atol=1e-4)
+    assert 0.0 < float((out.code == 0).float().mean()) < 0.9
     torch.testing.assert_close(out.signal.detach(), out.code.detach() @ psi.mT, rtol=1e-3, atol=1e-4)
     mean = estimator.mean_powers.detach().exp().expand_as(powers)
     torch.testing.assert_close(
@@ -85,7 +91,7 @@ def test_the_gradient_of_the_error_is_that_through_the_factorisation(monkeypatch
     training.collect()
     drawn = training._drawn()
     monkeypatch.setattr(training, "_drawn", lambda: drawn)
-    names = ("departing", "arriving", "misfit", "augmentation.free", "augmentation.layers.2.weight")
+    names = ("departing", "arriving", "misfit", "threshold", "augmentation.free", "augmentation.layers.2.weight")
     parameters = dict(estimator.named_parameters())
     implicit = torch.autograd.grad(training.estimation_loss(), [parameters[name] for name in names])
     explicit = torch.autograd.grad(_through_the_factor(estimator, drawn[1]), [parameters[name] for name in names])
@@ -101,7 +107,8 @@ def _through_the_factor(estimator: ADLISTAEstimator, batch: Batch) -> Tensor:
     matrix, phi = estimator.layout.matrix(estimator.directions.table(powers)), noisy.phi.materialize()
     total = phi @ matrix @ phi.mH + noisy.noise_var[:, None, None] * torch.eye(phi.shape[1])
     white = torch.cholesky_solve(noisy.y[..., None], torch.linalg.cholesky(total))
-    return adlista_fit.grouped_nmse_db((matrix @ phi.mH @ white)[..., 0], batch).mean()
+    signal = estimator.directions.apply(estimator.code(powers, (phi.mH @ white)[..., 0]))
+    return adlista_fit.grouped_nmse_db(signal, batch).mean()
 
 
 @pytest.mark.parametrize("model", ["C", "D"])
