@@ -35,7 +35,7 @@ class Directions:
     def table(self, powers: Tensor) -> Tensor:
         """The covariance of channels whose atoms have these powers: [batch, departures, arrivals] -> a table of lags."""
         across = powers.mT.to(torch.complex64) @ _ramps(self.departing, _transmit_lags(self.layout.tx))
-        table: Tensor = _ramps(self.arriving, torch.tensor(self.layout.receive_lags)).mT @ across
+        table: Tensor = self.receive_ramps().mT @ across
         return table
 
     def sums(self, table: Tensor) -> Tensor:
@@ -43,7 +43,7 @@ class Directions:
         weight = torch.full((table.shape[1], 1), 2.0, device=table.device)
         weight[0] = 1.0
         transmit = _ramps(self.departing, _transmit_lags(self.layout.tx)).conj()
-        return (transmit @ (weight * table).mT @ _ramps(self.arriving, torch.tensor(self.layout.receive_lags)).mH).real
+        return (transmit @ (weight * table).mT @ self.receive_ramps().mH).real
 
     def adjoint(self, h: Tensor) -> Tensor:
         """aᴴh of every atom a: [batch, n] -> [batch, departures, arrivals]."""
@@ -57,6 +57,10 @@ class Directions:
     def transmit_atoms(self) -> Tensor:
         """a_t,i: [departures, N_t]."""
         return _ramps(self.departing, _elements(self.layout.tx))
+
+    def receive_ramps(self) -> Tensor:
+        """exp(j·phase·lag) of every arrival at the receive lags of a table: [arrivals, receive lags]."""
+        return _ramps(self.arriving, torch.tensor(self.layout.receive_lags))
 
     def receive_atoms(self) -> Tensor:
         """a_r,j: [arrivals, N_r]."""
@@ -78,7 +82,7 @@ class SeenDirections:
         if self.view.beams is None:
             table = directions.table(powers)
             return self.view.seen(table, directions.layout.spectrum(table))
-        lags = _ramps(directions.arriving, torch.tensor(directions.layout.receive_lags))
+        lags = directions.receive_ramps()
         return self.view.seen_at(self.sent, self.conjugate, (powers.to(lags.dtype) @ lags).mT)
 
 
