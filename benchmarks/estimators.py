@@ -12,7 +12,7 @@ import torch
 from timing import best_time
 
 import chanest
-from chanest.estimators.base import ChannelEstimator
+from chanest.bases.estimator import ChannelEstimator
 from chanest.problem import ChannelBatch
 
 NAMES = ("lmmse", "a-dlista", "a-dlista+", "gmm", "sbl")

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Literal, get_args
 import torch
 from torch import Tensor
 
+from vlista_core.configured import argument
+
 if TYPE_CHECKING:
     from chanest.channels.sionna_backend import AntennaArray
 
@@ -28,6 +30,7 @@ _SLANTS: dict[str, tuple[float, ...]] = {
 }
 
 
+@argument
 @dataclass(frozen=True)
 class Array:
     """A uniform planar array; one row or one column makes it a uniform linear one."""

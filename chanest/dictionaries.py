@@ -8,22 +8,27 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Self, cast
+from typing import TYPE_CHECKING, Self
 
 import torch
 from torch import Tensor, nn
 
 from chanest.arrays import Array
-from vlista_core.dictionaries import DTYPES, LEARNED_MAPS, Json, LearnedMap
+from vlista_core.configured import argument
+from vlista_core.dictionaries import LearnedMap
 from vlista_core.linops import LinearMap
 
+if TYPE_CHECKING:
+    from chanest.problem import ChannelProblem
 
+
+@argument
 @dataclass(frozen=True, eq=False)
 class KroneckerMap(LinearMap):
-    """A_delay ⊗ A_tx ⊗ A_rx, shared by the batch, applied as two or three small products."""
+    """A_delay ⊗ A_tx ⊗ A_rx, shared by the batch or one for each sample, applied as two or three small products."""
 
     rx: Tensor
-    """[N_r, G_r]."""
+    """[N_r, G_r], or [batch, N_r, G_r] as the other factors then."""
     tx: Tensor
     """[N_t, G_t]."""
     delay: Tensor | None = None
@@ -32,9 +37,10 @@ class KroneckerMap(LinearMap):
 
     def __post_init__(self) -> None:
         for name, factor in (("rx", self.rx), ("tx", self.tx), ("delay", self.delay)):
-            if factor is not None and (factor.ndim != 2 or factor.dtype != self.rx.dtype):
+            if factor is not None and (factor.ndim not in (2, 3) or factor.shape[:-2] != self.rx.shape[:-2] or factor.dtype != self.rx.dtype):
+                expected = ", ".join([*map(str, self.rx.shape[:-2]), "N", "G"])
                 raise ValueError(
-                    f"{name} must be a matrix of dtype {self.rx.dtype}, got {factor.dtype} {[*factor.shape]}"
+                    f"{name} must be a matrix [{expected}] of dtype {self.rx.dtype}, got {factor.dtype} {[*factor.shape]}"
                 )
 
     @property
@@ -44,11 +50,11 @@ class KroneckerMap(LinearMap):
 
     @property
     def shape(self) -> tuple[int, int]:
-        return math.prod(f.shape[0] for f in self.factors), math.prod(f.shape[1] for f in self.factors)
+        return math.prod(f.shape[-2] for f in self.factors), math.prod(f.shape[-1] for f in self.factors)
 
     @property
-    def batch(self) -> None:
-        return None
+    def batch(self) -> int | None:
+        return self.rx.shape[0] if self.rx.ndim == 3 else None
 
     @property
     def dtype(self) -> torch.dtype:
@@ -64,18 +70,20 @@ class KroneckerMap(LinearMap):
 
     def apply(self, x: Tensor) -> Tensor:
         self._check_input("x", x, self.shape[1])
-        return _kronecker_product(self.factors, x)
+        return _product(self.factors, x[:, None])[:, 0]
 
     def adjoint(self, y: Tensor) -> Tensor:
         self._check_input("y", y, self.shape[0])
-        return _kronecker_product(tuple(factor.mH for factor in self.factors), y)
+        # conj(Fᵀ conj(y)): the factors, which are large where every sample has its own, are read in place, never copied.
+        transposed = tuple(factor.mT for factor in self.factors)
+        return _product(transposed, y.conj().resolve_conj()[:, None])[:, 0].conj().resolve_conj()
 
     def apply_block(self, x: Tensor) -> Tensor:
-        batch, _, count = x.shape
-        result = _kronecker_product(self.factors, x.mT.reshape(batch * count, -1))
-        return result.reshape(batch, count, -1).mT
+        return _product(self.factors, x.expand(self.batch or x.shape[0], -1, -1).mT).mT
 
     def columns(self, index: Tensor) -> Tensor:
+        if self.batch is not None:
+            return super().columns(index)
         result = torch.ones(*index.shape, 1, dtype=self.dtype, device=self.device)
         for factor in reversed(self.factors):
             chosen = factor.mT[index % factor.shape[1]]
@@ -84,25 +92,26 @@ class KroneckerMap(LinearMap):
         return result.mT
 
     def column_norms(self) -> Tensor:
-        norms = torch.ones(1, dtype=self.rx.real.dtype, device=self.device)
-        for factor in self.factors:
-            norms = torch.kron(norms, torch.linalg.vector_norm(factor, dim=0))
-        return norms[None]
+        norms = [torch.linalg.vector_norm(factor, dim=-2, keepdim=True) for factor in self.factors]
+        return _kron(norms)[..., 0, :].reshape(self.batch or 1, -1)
 
     def gram(self) -> Tensor:
-        return _kron([factor @ factor.mH for factor in self.factors])[None]
+        gram = _kron([factor @ factor.mH for factor in self.factors])
+        return gram.reshape(-1, *gram.shape[-2:])
 
     def spectral_norm(self, *, iterations: int = 200, tolerance: float = 1e-4) -> Tensor:
+        if self.batch is not None:
+            return super().spectral_norm(iterations=iterations, tolerance=tolerance)
         norm = torch.ones(1, dtype=self.rx.real.dtype, device=self.device)
         for factor in self.factors:
             norm = norm * torch.linalg.matrix_norm(factor, ord=2)
         return norm
 
     def materialize(self) -> Tensor:
-        return _kron(list(self.factors))[None]
+        return _kron(list(self.factors)).reshape(self.batch or 1, *self.shape)
 
     def select(self, index: Tensor) -> KroneckerMap:
-        return self
+        return self if self.batch is None else self._with(lambda factor: factor[index])
 
     def to(self, device: torch.device | str) -> KroneckerMap:
         return self._with(lambda factor: factor.to(device))
@@ -118,6 +127,7 @@ class KroneckerMap(LinearMap):
         return KroneckerMap(change(self.rx), change(self.tx), delay, self.rows_orthonormal)
 
 
+@argument
 class LearnedKronecker(LearnedMap):
     """A KroneckerMap whose complex factors are parameters, stored as real pairs."""
 
@@ -134,27 +144,30 @@ class LearnedKronecker(LearnedMap):
         delay = None if self.delay_weight is None else torch.view_as_complex(self.delay_weight)
         return KroneckerMap(torch.view_as_complex(self.rx_weight), torch.view_as_complex(self.tx_weight), delay)
 
-    def configuration(self) -> dict[str, Json]:
-        factors = {"rx": self.rx_weight, "tx": self.tx_weight, "delay": self.delay_weight}
-        shapes: dict[str, Json] = {
-            name: None if weight is None else [int(size) for size in weight.shape[:2]]
-            for name, weight in factors.items()
-        }
-        return {**shapes, "dtype": str(self.dtype).removeprefix("torch.")}
+
+@argument
+@dataclass(frozen=True)
+class Link:
+    """The two arrays and the subcarriers: all that a grid of angles and delays depends on."""
+
+    rx: Array
+    tx: Array
+    frequencies: tuple[float, ...] | None = None
 
     @classmethod
-    def from_configuration(cls, configuration: dict[str, Json]) -> Self:
-        dtype = DTYPES[str(configuration["dtype"])]
-        shapes = (configuration["rx"], configuration["tx"], configuration["delay"])
-        rx, tx, delay = (
-            None if shape is None else torch.zeros(cast(list[int], shape), dtype=dtype) for shape in shapes
-        )
-        if rx is None or tx is None:
-            raise ValueError("a Kronecker dictionary needs the shapes of both antenna factors, got None")
-        return cls(KroneckerMap(rx, tx, delay))
+    def of(cls, problem: ChannelProblem) -> Self:
+        """The link of a problem."""
+        return cls(*problem.arrays, problem.source.frequencies)
 
+    @property
+    def subcarriers(self) -> int:
+        """S, one for a narrowband link."""
+        return len(self.frequencies or (0.0,))
 
-LEARNED_MAPS["LearnedKronecker"] = LearnedKronecker
+    @property
+    def signal_length(self) -> int:
+        """n = S·N_t·N_r."""
+        return self.subcarriers * self.tx.ports * self.rx.ports
 
 
 def angular_grid(array: Array, *, oversampling: float = 1.0) -> Tensor:
@@ -221,21 +234,27 @@ def _phase_grid(elements: int, oversampling: float) -> Tensor:
     return torch.polar(torch.full_like(phase, 1 / math.sqrt(elements)), phase)
 
 
-def _kronecker_product(factors: tuple[Tensor, ...], x: Tensor) -> Tensor:
-    """(F₁ ⊗ F₂ ⊗ …) x, a factor at a time from the fastest index. x: [batch, Π columns] -> [batch, Π rows]."""
-    batch = x.shape[0]
-    sizes = [factor.shape[1] for factor in factors]
-    x = x.reshape(batch, *sizes)
-    for position, factor in enumerate(reversed(factors)):
-        axis = len(factors) - position
-        x = (x.movedim(axis, -1) @ factor.mT).movedim(-1, axis)
-    return x.reshape(batch, -1)
+def _product(factors: tuple[Tensor, ...], x: Tensor) -> Tensor:
+    """A factor at a time from the fastest index, for k vectors per sample. x: [batch, k, Π G_i] -> [batch, k, Π N_i]."""
+    batch, count = x.shape[:2]
+    after = 1
+    for factor in reversed(factors):
+        rows, columns = factor.shape[-2:]
+        if after == 1:
+            x = x.reshape(batch, -1, columns) @ factor.mT
+        else:
+            x = factor[..., None, :, :] @ x.reshape(batch, -1, columns, after)
+        after *= rows
+    return x.reshape(batch, count, -1)
 
 
 def _kron(matrices: list[Tensor]) -> Tensor:
+    """[..., a, b] ⊗ [..., c, d] ⊗ … sample by sample."""
     product = matrices[0]
     for matrix in matrices[1:]:
-        product = torch.kron(product, matrix)
+        rows, columns = product.shape[-2] * matrix.shape[-2], product.shape[-1] * matrix.shape[-1]
+        pairs = product[..., :, None, :, None] * matrix[..., None, :, None, :]
+        product = pairs.reshape(*pairs.shape[:-4], rows, columns)
     return product
 
 

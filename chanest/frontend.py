@@ -1,86 +1,86 @@
-"""The front end as a linear map: T frames, each a transmit beam f_t and a receive combiner W_t with N_RF chains.
+"""The front end as a linear map: T pilots, each a transmit beam f_t and a receive combiner W_t with N_RF chains.
 
-y_t = W_tᴴ(H f_t + n_t). As a map of vec(H) this is Fᵀ ⊗ Wᴴ frame by frame, which is never formed. The noise after
+y_t = W_tᴴ(H f_t + n_t). As a map of vec(H) this is Fᵀ ⊗ Wᴴ pilot by pilot, which is never formed. The noise after
 combining is coloured, σ² W_tᴴW_t; whitening folds the inverse Cholesky factor into the combiner once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import InitVar, dataclass, field
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from chanest.dictionaries import KroneckerMap
+from vlista_core.estimate import Measurement
 from vlista_core.linalg import cholesky
 from vlista_core.linops import LinearMap
 
 
 @dataclass(frozen=True, eq=False)
 class BeamformingMap(LinearMap):
-    """vec(H) -> y. Columns of H are stacked: entry t·N_r + r; y runs frame by frame, chain by chain.
+    """vec(H) -> y. Columns of H are stacked: entry t·N_r + r; y runs pilot by pilot, chain by chain.
 
-    With S subcarriers the same beams serve each: input k·N_r·N_t + t·N_r + r, output k·T·N_RF + frame·N_RF + chain.
+    With S subcarriers the same beams serve each: input k·N_r·N_t + t·N_r + r, output k·T·N_RF + pilot·N_RF + chain.
+    `BeamformingMap.of` makes one from beams and combiners.
     """
 
     transmit: Tensor
     """f_t as columns: [batch, N_t, T]."""
-    combiner: InitVar[Tensor | None] = None
-    """W_t: [batch, T, N_r, N_RF]; None for a fully digital receiver, W = I, which stores nothing."""
-    whiten: bool = True
-    antennas: int = 0
-    """N_r; needed where combiner is None."""
-    subcarriers: int = 1
-    weights: Tensor | None = field(init=False, repr=False)
-    """What is applied: W_t, or W_t L_t⁻ᴴ after whitening. [batch, T, N_r, N_RF]."""
-    factor: Tensor | None = field(init=False, repr=False)
+    weights: Tensor | None
+    """What is applied: W_t, or W_t L_t⁻ᴴ after whitening, [batch, T, N_r, N_RF]; None for a fully digital receiver, W = I."""
+    factor: Tensor | None
     """L_t, lower Cholesky factor of W_tᴴW_t: [batch, T, N_RF, N_RF]; None for W = I."""
-
-    def __post_init__(self, combiner: Tensor | None) -> None:
-        _check_beams(self.transmit, combiner, self.antennas)
-        weights, factor = combiner, None
-        if combiner is not None:
-            factor = cholesky(combiner.mH @ combiner)
-            if self.whiten:  # L⁻¹Wᴴ = (W L⁻ᴴ)ᴴ, and X Lᴴ = W is a triangular system.
-                weights = torch.linalg.solve_triangular(factor.mH, combiner, upper=True, left=False)
-            object.__setattr__(self, "antennas", combiner.shape[2])
-        object.__setattr__(self, "weights", weights)
-        object.__setattr__(self, "factor", factor)
+    antennas: int
+    """N_r."""
+    whiten: bool = True
+    """Whether `weights` are whitened."""
+    subcarriers: int = 1
 
     @classmethod
-    def from_weights(
+    def of(
         cls,
         transmit: Tensor,
-        weights: Tensor | None,
-        factor: Tensor | None,
+        combiner: Tensor | None = None,
         *,
-        whiten: bool,
-        antennas: int,
-        subcarriers: int,
+        antennas: int = 0,
+        whiten: bool = True,
+        subcarriers: int = 1,
     ) -> BeamformingMap:
-        """A map from what another one stores, without factorising again."""
-        made = object.__new__(cls)
-        values = {"transmit": transmit, "weights": weights, "factor": factor}
-        options = {"whiten": whiten, "antennas": antennas, "subcarriers": subcarriers}
-        for name, value in {**values, **options}.items():
-            object.__setattr__(made, name, value)
-        return made
+        """From beams [batch, N_t, T] and combiners W_t [batch, T, N_r, N_RF]; None is a fully digital receiver of `antennas`."""
+        _check_beams(transmit, combiner, antennas)
+        if combiner is None:
+            return cls(transmit, None, None, antennas, whiten, subcarriers)
+        factor = cholesky(combiner.mH @ combiner)
+        made = cls(transmit, combiner, factor, combiner.shape[2], False, subcarriers)
+        return made.whitened() if whiten else made
+
+    def whitened(self) -> BeamformingMap:
+        """The map L_t⁻¹W_tᴴH f_t, whose noise is white: (W L⁻ᴴ)ᴴ, and X Lᴴ = W is a triangular system."""
+        if self.whiten or self.weights is None or self.factor is None:
+            return self
+        weights = torch.linalg.solve_triangular(self.factor.mH, self.weights, upper=True, left=False)
+        return replace(self, weights=weights, whiten=True)
+
+    def one_subcarrier(self) -> BeamformingMap:
+        """Φ₁ of Φ = I_S ⊗ Φ₁: what the beams measure of each subcarrier."""
+        return replace(self, subcarriers=1)
 
     @property
-    def frames(self) -> int:
+    def pilots(self) -> int:
         """T."""
         return self.transmit.shape[2]
 
     @property
     def chains(self) -> int:
-        """Outputs of one frame: N_RF, or N_r for a fully digital receiver."""
+        """Outputs of one pilot: N_RF, or N_r for a fully digital receiver."""
         return self.antennas if self.weights is None else self.weights.shape[3]
 
     @property
     def shape(self) -> tuple[int, int]:
         return (
-            self.subcarriers * self.frames * self.chains,
+            self.subcarriers * self.pilots * self.chains,
             self.subcarriers * self.transmit.shape[1] * self.antennas,
         )
 
@@ -102,7 +102,7 @@ class BeamformingMap(LinearMap):
 
     def adjoint(self, y: Tensor) -> Tensor:
         self._check_input("y", y, self.shape[0])
-        return self._backward(y.reshape(self.batch, self.subcarriers, self.frames, self.chains)).flatten(1)
+        return self._backward(y.reshape(self.batch, self.subcarriers, self.pilots, self.chains)).flatten(1)
 
     def apply_block(self, x: Tensor) -> Tensor:
         count = x.shape[2]
@@ -118,12 +118,12 @@ class BeamformingMap(LinearMap):
         return norms.flatten(1).repeat(1, self.subcarriers)
 
     def column_norms_after(self, inner: LinearMap) -> Tensor | None:
-        """Of a Kronecker dictionary: ‖Φ(a_t ⊗ a_r)‖² = Σ_frames |fᵀa_t|²·‖Wᴴa_r‖², without a product of the two."""
+        """Of a Kronecker dictionary: ‖Φ(a_t ⊗ a_r)‖² = Σ_pilots |fᵀa_t|²·‖Wᴴa_r‖², without a product of the two."""
         if not isinstance(inner, KroneckerMap):
             return None
         sent = (inner.tx.mT @ self.transmit).abs().square()
         if self.weights is None:
-            received = inner.rx.abs().square().sum(0).expand(self.batch, self.frames, -1)
+            received = inner.rx.abs().square().sum(0).expand(self.batch, self.pilots, -1)
         else:
             received = (self.weights.mH @ inner.rx).abs().square().sum(2)
         norms = (sent @ received).sqrt().flatten(1)
@@ -133,38 +133,38 @@ class BeamformingMap(LinearMap):
         return (lengths[:, None] * norms[:, None, :]).flatten(1)
 
     def gram(self) -> Tensor:
-        """A Aᴴ without A: the entry of chains c of frame t and c' of t' is (f_tᵀf_t'*)·(w_tcᴴ w_t'c')."""
+        """A Aᴴ without A: the entry of chains c of pilot t and c' of t' is (f_tᵀf_t'*)·(w_tcᴴ w_t'c')."""
         beams = self.transmit.mT @ self.transmit.conj()
         if self.weights is None:
             identity = torch.eye(self.antennas, dtype=self.dtype, device=self.device)
             one = torch.einsum("bst,rc->bsrtc", beams, identity)
         else:
             columns = self.weights.movedim(2, 1).flatten(2)
-            shape = (self.batch, self.frames, self.chains, self.frames, self.chains)
+            shape = (self.batch, self.pilots, self.chains, self.pilots, self.chains)
             one = (columns.mH @ columns).reshape(shape) * beams[:, :, None, :, None]
-        one = one.reshape(self.batch, self.frames * self.chains, -1)
+        one = one.reshape(self.batch, self.pilots * self.chains, -1)
         return self._on_every_subcarrier(one)
 
     def combine(self, received: Tensor) -> Tensor:
         """W_tᴴ r_t for what arrives at the antennas, such as noise. received: [batch, S·T·N_r] -> [batch, S·T·N_RF]."""
         if self.weights is None:
             return received
-        return self._combined(received.reshape(self.batch, self.subcarriers, self.frames, self.antennas)).flatten(1)
+        return self._combined(received.reshape(self.batch, self.subcarriers, self.pilots, self.antennas)).flatten(1)
 
     def noise_covariance(self) -> Tensor:
-        """Covariance of the output noise over σ², a block a frame: [batch, T, N_RF, N_RF]; I after whitening."""
+        """Covariance of the output noise over σ², a block per pilot: [batch, T, N_RF, N_RF]; I after whitening."""
         if self.factor is not None and not self.whiten:
             return self.combined_covariance()
         identity = torch.eye(self.chains, dtype=self.dtype, device=self.device)
-        return identity.expand(self.batch, self.frames, -1, -1)
+        return identity.expand(self.batch, self.pilots, -1, -1)
 
     def combined_covariance(self) -> Tensor:
-        """W_tᴴW_t, the covariance over σ² of the noise that the combiners of each frame let through.
+        """W_tᴴW_t, the covariance over σ² of the noise that the combiners of each pilot let through.
 
-        -> [batch, T, N_RF, N_RF]. The frames are independent of each other.
+        -> [batch, T, N_RF, N_RF]. The pilots are independent of each other.
         """
         if self.factor is None:
-            return torch.eye(self.chains, dtype=self.dtype, device=self.device).expand(self.batch, self.frames, -1, -1)
+            return torch.eye(self.chains, dtype=self.dtype, device=self.device).expand(self.batch, self.pilots, -1, -1)
         return self.factor @ self.factor.mH
 
     def materialize(self) -> Tensor:
@@ -173,7 +173,7 @@ class BeamformingMap(LinearMap):
             one = torch.einsum("bnt,rc->btcnr", self.transmit, identity)
         else:
             one = torch.einsum("bnt,btrc->btcnr", self.transmit, self.weights.conj())
-        return self._on_every_subcarrier(one.reshape(self.batch, self.frames * self.chains, -1))
+        return self._on_every_subcarrier(one.reshape(self.batch, self.pilots * self.chains, -1))
 
     def _on_every_subcarrier(self, one: Tensor) -> Tensor:
         """I_S ⊗ one: [batch, m, n] -> [batch, S·m, S·n]."""
@@ -196,14 +196,8 @@ class BeamformingMap(LinearMap):
         return self._with(lambda tensor: tensor.to(dtype))
 
     def _with(self, change: Callable[[Tensor], Tensor]) -> BeamformingMap:
-        return BeamformingMap.from_weights(
-            change(self.transmit),
-            None if self.weights is None else change(self.weights),
-            None if self.factor is None else change(self.factor),
-            whiten=self.whiten,
-            antennas=self.antennas,
-            subcarriers=self.subcarriers,
-        )
+        weights, factor = (None if held is None else change(held) for held in (self.weights, self.factor))
+        return replace(self, transmit=change(self.transmit), weights=weights, factor=factor)
 
     def _forward(self, h: Tensor) -> Tensor:
         """H f_t, then W_tᴴ. h: [batch, k, N_t, N_r] -> [batch, k, T, N_RF]."""
@@ -242,3 +236,13 @@ def _check_beams(transmit: Tensor, combiner: Tensor | None, antennas: int) -> No
         raise ValueError(f"combiner and transmit must have the same dtype, got {combiner.dtype} and {transmit.dtype}")
     if antennas not in (0, combiner.shape[2]):
         raise ValueError(f"antennas must be {combiner.shape[2]} to match combiner, got {antennas}")
+
+
+def whitened_measurement(measured: Measurement) -> Measurement:
+    """L⁻¹y and L⁻¹Φ with LLᴴ the noise covariance of each pilot over σ²; as it is where the noise is white already."""
+    phi = measured.phi
+    if not isinstance(phi, BeamformingMap) or phi.factor is None or phi.whiten:
+        return measured
+    pilots = measured.y.reshape(phi.batch, phi.subcarriers, phi.pilots, phi.chains, 1)
+    white = torch.linalg.solve_triangular(phi.factor[:, None], pilots, upper=False)
+    return Measurement(white.flatten(1), phi.whitened(), measured.noise_var)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from chanest.arrays import Array
-from chanest.beams import draw_beams, draw_combiners
+from chanest.pilots import draw_beams, draw_combiners
 from chanest.channels.blocks import in_blocks
 from chanest.channels.rays import Rays
 from chanest.channels.source import Backend, ChannelSource
@@ -86,7 +86,7 @@ class ChannelProblem(Problem):
     @property
     def measurements(self) -> int:
         frontend = self.scenario.frontend
-        return self.subcarriers * frontend.frames * (frontend.chains or self.source.rx.ports)
+        return self.subcarriers * frontend.pilots * (frontend.chains or self.source.rx.ports)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -113,10 +113,8 @@ class ChannelProblem(Problem):
             return (*self._measure(h, indices, seed, split, snr_db), *rays.tensors())
 
         signal, y, noise_var, transmit, weights, factor, *rays = in_blocks(start, count, block)
-        digital = self.scenario.frontend.chains == 0
-        phi = BeamformingMap.from_weights(
-            transmit, None if digital else weights, None if digital else factor, **self._map_options
-        )
+        held = (None, None) if self.scenario.frontend.chains == 0 else (weights, factor)
+        phi = BeamformingMap(transmit, *held, **self._map_options)
         return ChannelBatch(signal, y, phi, noise_var, rays=Rays(*rays))
 
     def channels(self, count: int, *, seed: int, split: Split = "test", start: int = 0) -> Tensor:
@@ -153,21 +151,21 @@ class ChannelProblem(Problem):
         low, high = self.scenario.snr_db if snr_db is None else (snr_db, snr_db)
         snr = torch.stack([low + (high - low) * torch.rand((), generator=generator) for generator in generators])
         transmit = torch.stack(
-            [draw_beams(frontend.beams, tx, frontend.frames, bits=frontend.bits, generator=g) for g in generators]
+            [draw_beams(frontend.beams, tx, frontend.pilots, bits=frontend.bits, generator=g) for g in generators]
         )
         combiner = None
         if frontend.chains:
             combiner = torch.stack(
                 [
                     draw_combiners(
-                        frontend.combiners, rx, frontend.frames, frontend.chains, bits=frontend.bits, generator=g
+                        frontend.combiners, rx, frontend.pilots, frontend.chains, bits=frontend.bits, generator=g
                     )
                     for g in generators
                 ]
             )
-        phi = BeamformingMap(transmit, combiner, **self._map_options)
+        phi = BeamformingMap.of(transmit, combiner, **self._map_options)
         noise_var = 10 ** (-snr / 10)
-        length = self.subcarriers * frontend.frames * rx.ports
+        length = self.subcarriers * frontend.pilots * rx.ports
         noise = torch.stack([torch.randn(length, dtype=self.dtype, generator=g) for g in generators])
         signal = h.mT.reshape(batch, -1)
         y = phi.apply(signal) + phi.combine(noise_var.sqrt()[:, None] * noise)

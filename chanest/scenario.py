@@ -12,7 +12,7 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from chanest.arrays import Array, Pattern, Polarization
-from chanest.beams import BeamKind
+from chanest.pilots import BeamKind
 from chanest.channels.cdl import CdlSource
 from chanest.channels.paths import PathSource
 from chanest.channels.power import Sector
@@ -56,8 +56,8 @@ class CdlSection(_Section):
     direction: Direction = "downlink"
     random_los_phase: bool = True
     speed: tuple[float, float] = Field(default=(0.0, 0.0), strict=False)
-    frames: int = Field(default=1, ge=1)
-    frame_interval: float = Field(default=0.0, ge=0)
+    snapshots: int = Field(default=1, ge=1)
+    snapshot_interval: float = Field(default=0.0, ge=0)
     subcarriers: int = Field(default=1, ge=1)
     subcarrier_spacing: float = Field(default=120e3, gt=0)
 
@@ -99,9 +99,9 @@ class PathSection(_Section):
 
 
 class FrontendSection(_Section):
-    """Training: frames of one transmit beam each, and a receiver of `chains` RF chains (0: fully digital)."""
+    """Training: pilots of one transmit beam each, and a receiver of `chains` RF chains (0: fully digital)."""
 
-    frames: int = Field(ge=1)
+    pilots: int = Field(ge=1)
     beams: BeamKind = "quantised"
     bits: int = Field(default=2, ge=1, le=16)
     chains: int = Field(default=0, ge=0)
@@ -143,9 +143,9 @@ class Scenario(_Section):
         if self.frontend.chains > source.rx.ports:
             allowed = f"at most {source.rx.ports}, the receive antennas"
             raise ValueError(f"frontend.chains must be {allowed}, got {self.frontend.chains}")
-        if self.frontend.beams == "dft" and self.frontend.frames > source.tx.ports:
+        if self.frontend.beams == "dft" and self.frontend.pilots > source.tx.ports:
             allowed = f"at most {source.tx.ports}, the size of the DFT codebook"
-            raise ValueError(f"frontend.frames must be {allowed}, got {self.frontend.frames}")
+            raise ValueError(f"frontend.pilots must be {allowed}, got {self.frontend.pilots}")
         return self
 
     def source(self, backend: Backend = "factored") -> ChannelSource:
@@ -158,7 +158,7 @@ class Scenario(_Section):
                 symbol_time=1 / (channel.subcarriers * channel.subcarrier_spacing),
             )  # fmt: skip
         return CdlSource(
-            bs, ue, channel.carrier, channel.direction, channel.frequencies(), channel.frames, channel.frame_interval,
+            bs, ue, channel.carrier, channel.direction, channel.frequencies(), channel.snapshots, channel.snapshot_interval,
             backend, models=channel.models, delay_spread=channel.delay_spread, bs_sector=self.bs.sector(),
             ue_sector=self.ue.sector(), random_los_phase=channel.random_los_phase, speed=channel.speed,
         )  # fmt: skip

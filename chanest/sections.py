@@ -40,7 +40,7 @@ def _tracking(folder: Path) -> list[str]:
     from chanest.evaluation.tracking import Tracking
 
     found = Tracking.read(folder)
-    return _section("Frames over time", "", folder / "nmse_by_frame.png", found.tables())
+    return _section("Snapshots over time", "", folder / "nmse_by_snapshot.png", found.tables())
 
 
 def _section(title: str, message: str, figure: Path, tables: list[Table]) -> list[str]:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from chanest.channels.sionna_backend import global_state_kept
-from chanest.estimators.spread import ChannelEstimate, independent
+from chanest.uncertainty.estimate import ChannelEstimate, independent
 from chanest.frontend import BeamformingMap
 from vlista_core.estimate import Estimate, Estimator
 from vlista_core.problems import check_count
@@ -32,9 +32,9 @@ class EstimatorBlock(BasePilotChannelEstimator):  # type: ignore[misc]
     no two pilots share: Φ = diag(pilots) ⊗ I. Pilots must be orthogonal, as those of Sionna's "kronecker" pattern. The
     estimates at the pilots are interpolated over the grid as Sionna's own are.
 
-    `block(y, no, beams, combiners)` with `frames` = T > 0: the first T symbols of a `training_grid` are training frames,
+    `block(y, no, beams, combiners)` with `pilots` = T > 0: the first T symbols of a `training_grid` are pilots,
     sent through beams f_t [batch, N_t, T] and received through W_t [batch, T, N_r, N_RF] of orthonormal columns (None: a
-    digital receiver); y has N_RF rows. All T frames tell H; the last S beams and the last combiner carry S data streams,
+    digital receiver); y has N_RF rows. All T pilots tell H; the last S beams and the last combiner carry S data streams,
     and h_hat is Wᴴ Ĥ f of these. The channel must not change over the grid.
 
     err_var: a number that takes the place of the estimator's own variance; it is needed where it has none.
@@ -46,7 +46,7 @@ class EstimatorBlock(BasePilotChannelEstimator):  # type: ignore[misc]
         resource_grid: ResourceGrid,
         estimator: Estimator,
         *,
-        frames: int = 0,
+        pilots: int = 0,
         err_var: float | None = None,
         scale: float = 1.0,
         interpolation_type: str = "nn",
@@ -55,23 +55,23 @@ class EstimatorBlock(BasePilotChannelEstimator):  # type: ignore[misc]
         device: str | None = None,
     ) -> None:
         super().__init__(resource_grid, interpolation_type, interpolator, precision=precision, device=device)
-        check_count("frames", frames, least=0)
-        self.err_var, self.scale, self.frames = err_var, scale, frames
+        check_count("pilots", pilots, least=0)
+        self.err_var, self.scale, self.pilots = err_var, scale, pilots
         self._grid = resource_grid
         self._estimator = [estimator]  # in a list, so that it is no submodule whose weights would be the block's
         self._sent: Tensor = (resource_grid.pilot_pattern.pilots.abs() > 0).to(self.device)
         _check_orthogonal(resource_grid)
-        if frames:
-            _check_training(resource_grid, frames)
+        if pilots:
+            _check_training(resource_grid, pilots)
 
     def call(
         self, y: Tensor, no: Tensor, beams: Tensor | None = None, combiners: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """See Sionna's BaseChannelEstimator: y [batch, rx, rx antennas, symbols, fft] -> h_hat, err_var over the grid."""
         self._check_received(y)
-        if not self.frames:
+        if not self.pilots:
             if beams is not None:
-                raise ValueError("beams are for a block with training frames: give frames=T to EstimatorBlock")
+                raise ValueError("beams are for a block with pilots: give pilots=T to EstimatorBlock")
             h_hat, err_var = super().call(y, no)
             return h_hat, err_var
         g_hat, variance = self.through_data_beams(y, no, beams, combiners)
@@ -86,9 +86,9 @@ class EstimatorBlock(BasePilotChannelEstimator):  # type: ignore[misc]
     ) -> tuple[Tensor, Tensor | None]:
         """Ĝ = WᴴĤF of the data beams and the estimator's variance of its errors: [batch, streams, N_RF] each."""
         if beams is None:
-            raise ValueError("this block has training frames: call it with their beams, block(y, no, beams, combiners)")
+            raise ValueError("this block has pilots: call it with their beams, block(y, no, beams, combiners)")
         phi, probes = self._maps(y, beams, combiners)
-        measured = y[:, 0, :, : self.frames, self._grid.effective_subcarrier_ind[0]].mT.flatten(1)
+        measured = y[:, 0, :, : self.pilots, self._grid.effective_subcarrier_ind[0]].mT.flatten(1)
         noise = self._noise(no, y.shape[:3])[:, 0].to(measured.real.dtype)
         found = self._estimate(measured, phi, noise)
         streams = self._grid.num_streams_per_tx
@@ -108,7 +108,7 @@ class EstimatorBlock(BasePilotChannelEstimator):  # type: ignore[misc]
         beams = sent.expand(batch, receivers, -1, -1, -1, -1).reshape(-1, streams, streams)
         noise = self._noise(no, y_pilots.shape[:3]).to(measured.real.dtype)
         noise = noise[:, :, None, None].expand(-1, -1, transmitters, groups).flatten()
-        found = self._estimate(measured, BeamformingMap(beams, antennas=antennas), noise)
+        found = self._estimate(measured, BeamformingMap.of(beams, antennas=antennas), noise)
 
         def as_sionna(values: Tensor) -> Tensor:
             shaped = values.reshape(batch, receivers, transmitters, groups, streams, antennas).permute(0, 1, 5, 2, 4, 3)
@@ -135,14 +135,14 @@ class EstimatorBlock(BasePilotChannelEstimator):  # type: ignore[misc]
         return placed
 
     def _maps(self, y: Tensor, beams: Tensor, combiners: Tensor | None) -> tuple[BeamformingMap, BeamformingMap]:
-        """Φ of the training frames, and P of the beams and the combiner that carry data."""
+        """Φ of the pilots, and P of the beams and the combiner that carry data."""
         streams, chains = self._grid.num_streams_per_tx, y.shape[2]
-        expected = f"[{len(y)}, N_t, {self.frames}]"
-        if beams.ndim != 3 or len(beams) != len(y) or beams.shape[2] != self.frames:
-            raise ValueError(f"beams must have shape {expected}, a column a training frame, got {[*beams.shape]}")
+        expected = f"[{len(y)}, N_t, {self.pilots}]"
+        if beams.ndim != 3 or len(beams) != len(y) or beams.shape[2] != self.pilots:
+            raise ValueError(f"beams must have shape {expected}, a column a pilot, got {[*beams.shape]}")
         if combiners is not None and combiners.shape[-1] != chains:
             raise ValueError(f"combiners have {combiners.shape[-1]} chains but y has {chains} rows")
-        phi = BeamformingMap(beams, combiners, antennas=0 if combiners is not None else chains)
+        phi = BeamformingMap.of(beams, combiners, antennas=0 if combiners is not None else chains)
         last = None
         if combiners is not None:
             identity = torch.eye(chains, dtype=combiners.dtype, device=combiners.device)
@@ -151,7 +151,7 @@ class EstimatorBlock(BasePilotChannelEstimator):  # type: ignore[misc]
                     "combiners must have orthonormal columns, for Sionna's equalisers take white noise only"
                 )
             last = combiners[:, -1:].expand(-1, streams, -1, -1)
-        return phi, BeamformingMap(beams[:, :, -streams:], last, antennas=phi.antennas)
+        return phi, BeamformingMap.of(beams[:, :, -streams:], last, antennas=phi.antennas)
 
     def _check_received(self, y: Tensor) -> None:
         grid, length = self._grid, getattr(self._estimator[0], "signal_length", None)
@@ -160,10 +160,10 @@ class EstimatorBlock(BasePilotChannelEstimator):  # type: ignore[misc]
                 f"y must have shape [batch, rx, rx antennas, {grid.num_ofdm_symbols}, {grid.fft_size}] to fit the resource "
                 f"grid, got {[*y.shape]}"
             )
-        if self.frames and y.shape[1] != 1:
-            raise ValueError(f"with training frames there must be one receiver, got {y.shape[1]}")
+        if self.pilots and y.shape[1] != 1:
+            raise ValueError(f"with pilots there must be one receiver, got {y.shape[1]}")
         entries = grid.num_streams_per_tx * y.shape[2]
-        if not self.frames and length not in (None, entries):
+        if not self.pilots and length not in (None, entries):
             raise ValueError(
                 f"the estimator was made for channels of {length} entries, but {grid.num_streams_per_tx} streams to "
                 f"{y.shape[2]} antennas have {entries}"
@@ -177,19 +177,19 @@ class EstimatorBlock(BasePilotChannelEstimator):  # type: ignore[misc]
         return spread[..., 0]
 
 
-def training_grid(frames: int, streams: int, data_symbols: int, subcarriers: int) -> ResourceGrid:
-    """A resource grid of `frames` training symbols, then data: what EstimatorBlock with frames=T takes.
+def training_grid(pilots: int, streams: int, data_symbols: int, subcarriers: int) -> ResourceGrid:
+    """A resource grid of `pilots` training symbols, then data: what EstimatorBlock with pilots=T takes.
 
     A training symbol has one pilot, 1, on the first subcarrier, so that its noise is that of the link; its other
-    subcarriers are empty. To Sionna the last `streams` frames are the orthogonal pilots of the streams.
+    subcarriers are empty. To Sionna the last `streams` pilots are the orthogonal pilots of the streams.
     """
-    symbols = frames + data_symbols
+    symbols = pilots + data_symbols
     mask = torch.zeros(1, streams, symbols, subcarriers, dtype=torch.bool)
-    mask[:, :, :frames] = True
-    pilots = torch.zeros(1, streams, frames, subcarriers, dtype=torch.complex64)
+    mask[:, :, :pilots] = True
+    sent = torch.zeros(1, streams, pilots, subcarriers, dtype=torch.complex64)
     for stream in range(streams):
-        pilots[0, stream, frames - streams + stream, 0] = 1.0
-    pattern = PilotPattern(mask, pilots.flatten(2))
+        sent[0, stream, pilots - streams + stream, 0] = 1.0
+    pattern = PilotPattern(mask, sent.flatten(2))
     return ResourceGrid(symbols, subcarriers, _SPACING, num_streams_per_tx=streams, pilot_pattern=pattern)
 
 
@@ -212,19 +212,19 @@ def _check_orthogonal(grid: ResourceGrid) -> None:
         raise ValueError("pilots must be orthogonal: where a stream sends one, no other stream may send anything")
 
 
-def _check_training(grid: ResourceGrid, frames: int) -> None:
-    """ValueError unless the grid is one of `training_grid` for so many frames."""
+def _check_training(grid: ResourceGrid, pilots: int) -> None:
+    """ValueError unless the grid is one of `training_grid` for so many pilots."""
     pattern, streams = grid.pilot_pattern, grid.num_streams_per_tx
-    if grid.num_tx != 1 or not streams <= frames < grid.num_ofdm_symbols:
+    if grid.num_tx != 1 or not streams <= pilots < grid.num_ofdm_symbols:
         raise ValueError(
-            f"the resource grid must have one transmitter and room for {frames} training frames, at least one a stream, "
+            f"the resource grid must have one transmitter and room for {pilots} pilots, at least one a stream, "
             f"before its data, got {grid.num_tx}, {streams} streams and {grid.num_ofdm_symbols} symbols"
         )
     wanted = training_grid(
-        frames, streams, grid.num_ofdm_symbols - frames, grid.num_effective_subcarriers
+        pilots, streams, grid.num_ofdm_symbols - pilots, grid.num_effective_subcarriers
     ).pilot_pattern
     if not torch.equal(wanted.mask, pattern.mask.to(wanted.mask)) or (
         math.prod(wanted.pilots.shape) != math.prod(pattern.pilots.shape)
         or not torch.equal(wanted.pilots, pattern.pilots.to(wanted.pilots))
     ):
-        raise ValueError(f"the resource grid must be a training_grid of {frames} frames and {streams} streams")
+        raise ValueError(f"the resource grid must be a training_grid of {pilots} pilots and {streams} streams")

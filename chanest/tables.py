@@ -5,7 +5,7 @@ from __future__ import annotations
 from chanest.evaluation.results import REFERENCE, Results, Row
 from vlista_core.tables import Table, decibels, milliseconds, signed
 
-_SYMBOLS = {"snr": "SNR", "frames": "T", "chains": "chains", "bits": "bits"}
+_SYMBOLS = {"snr": "SNR", "pilots": "T", "chains": "chains", "bits": "bits"}
 
 
 def main_tables(results: Results) -> list[Table]:

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from chanest.channels.rays import Rays
-from chanest.frontend import BeamformingMap
+from chanest.frontend import BeamformingMap, whitened_measurement
 from chanest.problem import ChannelBatch, ChannelProblem
-from vlista_core.estimate import Estimate
+from vlista_core.estimate import Estimate, Measurement
 
 _CHUNK = 8
 
@@ -60,26 +60,10 @@ class Truth:
     """A few samples with what is behind them, in double precision and with white noise."""
 
     signal: Tensor
-    """vec(H): [batch, n]."""
-    y: Tensor
-    """[batch, m]."""
-    phi: BeamformingMap
-    """Whitened, complex128."""
-    noise_var: Tensor
-    """[batch], float64."""
+    """vec(H): [batch, n], complex128."""
+    measured: Measurement
+    """What was measured of it."""
     rays: Rays
-
-    @property
-    def one_subcarrier(self) -> BeamformingMap:
-        """The block of Φ that serves each subcarrier."""
-        phi = self.phi
-        return BeamformingMap.from_weights(
-            phi.transmit, phi.weights, phi.factor, whiten=True, antennas=phi.antennas, subcarriers=1
-        )
-
-    def per_subcarrier(self) -> Tensor:
-        """y by subcarrier: [batch, S, m/S]."""
-        return self.y.reshape(len(self.y), self.phi.subcarriers, -1)
 
 
 def chunks(batch: ChannelBatch, problem: ChannelProblem) -> Iterator[Truth]:
@@ -94,17 +78,6 @@ def chunks(batch: ChannelBatch, problem: ChannelProblem) -> Iterator[Truth]:
     if not isinstance(batch.phi, BeamformingMap):
         raise ValueError(f"batch.phi must be a BeamformingMap, got {type(batch.phi).__name__}")
     for index in torch.split(torch.arange(len(batch)), _CHUNK):
-        phi, y = _white(batch.phi.select(index).cast(torch.complex128), batch.y[index].to(torch.complex128))
-        signal = batch.signal[index].to(torch.complex128)
-        yield Truth(signal, y, phi, batch.noise_var[index].double(), batch.rays.select(index))
-
-
-def _white(phi: BeamformingMap, y: Tensor) -> tuple[BeamformingMap, Tensor]:
-    """The same measurement after whitening of the noise, L_t⁻¹y_t frame by frame."""
-    if phi.whiten or phi.weights is None or phi.factor is None:
-        return phi, y
-    weights = torch.linalg.solve_triangular(phi.factor.mH, phi.weights, upper=True, left=False)
-    frames = y.reshape(len(y), phi.subcarriers, phi.frames, phi.chains, 1)
-    white = torch.linalg.solve_triangular(phi.factor[:, None], frames, upper=False)
-    options = {"antennas": phi.antennas, "subcarriers": phi.subcarriers}
-    return BeamformingMap.from_weights(phi.transmit, weights, phi.factor, whiten=True, **options), white.flatten(1)
+        phi, y = batch.phi.select(index).cast(torch.complex128), batch.y[index].to(torch.complex128)
+        white = whitened_measurement(Measurement(y, phi, batch.noise_var[index].double()))
+        yield Truth(batch.signal[index].to(torch.complex128), white, batch.rays.select(index))

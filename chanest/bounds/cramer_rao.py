@@ -10,7 +10,7 @@ from torch import Tensor
 
 from chanest.arrays import Array
 from chanest.bounds.base import Bound, Truth, chunks
-from chanest.bounds.covariance import Columns
+from chanest.covariances import ColumnCovariance
 from chanest.channels.paths import PathSource
 from chanest.channels.rays import Rays
 from chanest.channels.source import ChannelSource
@@ -45,7 +45,7 @@ class CramerRao(Bound):
         return torch.cat([_least_error(self.problem.source, truth) for truth in chunks(batch, self.problem)])
 
 
-def path_derivatives(source: ChannelSource, rays: Rays) -> Columns:
+def path_derivatives(source: ChannelSource, rays: Rays) -> ColumnCovariance:
     """∂h/∂θ; for all paths: gain (real part, imaginary part), cosines of arrival, of departure, delay.
 
     The parts of a gain are relative to its present value, so that columns are of one size.
@@ -60,16 +60,16 @@ def path_derivatives(source: ChannelSource, rays: Rays) -> Columns:
     pairs = [(delay, seen_of_gain), (delay, 1j * seen_of_gain), *((delay, column) for column in others)]
     if delay.shape[1] > 1:
         pairs.append((delay_slope, seen_of_gain))
-    return Columns(torch.cat([time for time, _ in pairs], 2), torch.cat([space for _, space in pairs], 2))
+    return ColumnCovariance(torch.cat([time for time, _ in pairs], 2), torch.cat([space for _, space in pairs], 2))
 
 
 def _least_error(source: ChannelSource, truth: Truth) -> Tensor:
     derivatives = path_derivatives(source, truth.rays)
-    information = derivatives.seen(truth.one_subcarrier).gram().real
+    information = derivatives.gram_seen(truth.measured.phi).real
     size = information.diagonal(dim1=1, dim2=2).rsqrt()
     scaled = size[:, :, None] * size[:, None, :]
-    spread = solve_hermitian(information * scaled, derivatives.gram().real * scaled)
-    return truth.noise_var / 2 * spread.diagonal(dim1=1, dim2=2).sum(1)
+    spread = solve_hermitian(information * scaled, derivatives.inner_products().real * scaled)
+    return truth.measured.noise_var / 2 * spread.diagonal(dim1=1, dim2=2).sum(1)
 
 
 def _steering(array: Array, zenith: Tensor, azimuth: Tensor) -> tuple[Tensor, list[Tensor]]:

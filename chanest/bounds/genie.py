@@ -1,7 +1,7 @@
 """The genie ladder: the LMMSE filter of a helper that knows the rays, the angles of the clusters, or the ensemble.
 
 On average (a) ≤ (b) ≤ (c), as each knows more than the next. Every sample is taken by itself: an estimator that looks at
-several frames of a moving user is not bounded.
+several snapshots of a moving user is not bounded.
 """
 
 from __future__ import annotations
@@ -13,15 +13,17 @@ import torch
 from torch import Tensor
 
 from chanest.arrays import Array
-from chanest.bounds.base import Bound, Truth, chunks
-from chanest.bounds.covariance import Columns, KroneckerSum, cluster_covariances, field_and_steering
+from chanest.bounds.base import Bound, chunks
 from chanest.channels.cdl import CdlSource
 from chanest.channels.power import Sector
 from chanest.channels.rays import Rays
 from chanest.channels.source import ChannelSource
 from chanest.channels.tables import CdlTable, cdl_table
+from chanest.covariances import ColumnCovariance, KroneckerCovariance
+from chanest.covariances.rays import cluster_covariances, field_and_steering
 from chanest.problem import ChannelBatch, ChannelProblem
 from vlista_core.estimate import Estimate
+from vlista_core.gaussian import Covariance, condition
 
 _ORIENTATIONS = 16
 _LINE_OF_SIGHT = torch.tensor([1.0, -1.0], dtype=torch.float64)
@@ -32,12 +34,12 @@ class _Genie(Bound):
     """An LMMSE filter with a covariance that a helper gives."""
 
     def bound(self, batch: ChannelBatch) -> Estimate:
-        signal = torch.cat([self._filtered(truth) for truth in chunks(batch, self.problem)])
-        return Estimate(signal.to(batch.signal.dtype))
+        parts = [condition(self.prior(truth.rays), truth.measured).mean for truth in chunks(batch, self.problem)]
+        return Estimate(torch.cat(parts).to(batch.signal.dtype))
 
     @abstractmethod
-    def _filtered(self, truth: Truth) -> Tensor:
-        """ĥ: [batch, n]."""
+    def prior(self, rays: Rays) -> Covariance:
+        """R of the channels with these rays, as the helper knows it."""
 
 
 class GenieRays(_Genie):
@@ -55,8 +57,8 @@ class GenieRays(_Genie):
     def applies(cls, problem: ChannelProblem) -> bool:
         return _phases_are_random(problem.source)
 
-    def _filtered(self, truth: Truth) -> Tensor:
-        return ray_columns(self.problem.source, truth.rays).lmmse(truth)
+    def prior(self, rays: Rays) -> ColumnCovariance:
+        return ray_columns(self.problem.source, rays)
 
 
 class GenieAngles(_Genie):
@@ -74,16 +76,13 @@ class GenieAngles(_Genie):
     def applies(cls, problem: ChannelProblem) -> bool:
         return _is_narrowband_cdl(problem)
 
-    def covariance(self, rays: Rays) -> KroneckerSum:
-        """R of every sample; of batch 1 where all have the same."""
+    def prior(self, rays: Rays) -> KroneckerCovariance:
+        """R of every sample; one for all where all have the same."""
         place = torch.cat([rays.model[:, None].to(rays.rx_orientation), rays.rx_orientation, rays.tx_orientation], 1)
         distinct, which = torch.unique(place, dim=0, return_inverse=True)
         first = torch.full((len(distinct),), len(rays)).scatter_reduce(0, which, torch.arange(len(rays)), "amin")
         known = _cluster_sum(self.problem.source, rays.select(first)).without_empty_terms()
-        return known if len(distinct) == 1 else KroneckerSum(known.tx[which], known.rx[which])
-
-    def _filtered(self, truth: Truth) -> Tensor:
-        return self.covariance(truth.rays).lmmse(truth)
+        return known if len(distinct) == 1 else KroneckerCovariance(known.tx[which], known.rx[which])
 
 
 class GenieEnsemble(_Genie):
@@ -102,19 +101,19 @@ class GenieEnsemble(_Genie):
         return _is_narrowband_cdl(problem)
 
     @cached_property
-    def covariance(self) -> KroneckerSum:
+    def covariance(self) -> KroneckerCovariance:
         """R, of batch 1."""
         source = self.problem.source
         assert isinstance(source, CdlSource)
         parts = [_model_sum(source, cdl_table(model)) for model in source.models]
         tx, rx = torch.cat([part.tx for part in parts], 1), torch.cat([part.rx for part in parts], 1)
-        return KroneckerSum(tx, rx / len(parts)).without_empty_terms()
+        return KroneckerCovariance(tx, rx / len(parts)).without_empty_terms()
 
-    def _filtered(self, truth: Truth) -> Tensor:
-        return self.covariance.lmmse(truth)
+    def prior(self, rays: Rays) -> KroneckerCovariance:
+        return self.covariance
 
 
-def ray_columns(source: ChannelSource, rays: Rays) -> Columns:
+def ray_columns(source: ChannelSource, rays: Rays) -> ColumnCovariance:
     """A column for each independent phase, scaled by the root of its power; the line of sight comes last."""
     per_cluster = rays.aoa.shape[2]
     field_rx, steering_rx = _look(source.rx, rays.rx_orientation, rays.zoa, rays.aoa)
@@ -125,14 +124,14 @@ def ray_columns(source: ChannelSource, rays: Rays) -> Columns:
     amplitude = (_cluster_powers(source, rays) / per_cluster).sqrt().repeat_interleave(per_cluster, 1)
     gains = gains * amplitude[:, None, None, None, :]
     delay = source.delay_response(rays).repeat_interleave(per_cluster, 2)
-    columns = Columns(delay.repeat(1, 1, gains.shape[3]), _outer(gains, steering_tx, steering_rx))
+    columns = ColumnCovariance(delay.repeat(1, 1, gains.shape[3]), _outer(gains, steering_tx, steering_rx))
     if not source.has_line_of_sight:
         return columns
     field_rx, steering_rx, field_tx, steering_tx = _look_along_line_of_sight(source, rays)
     gains = torch.einsum("i,bpir,bqir->bqpr", _LINE_OF_SIGHT, field_rx, field_tx)[:, :, :, None]
     gains = gains * _line_of_sight_power(source, rays).sqrt()[:, None, None, None, None]
     line = _outer(gains, steering_tx, steering_rx)
-    return Columns(torch.cat([columns.delay, delay[:, :, :1]], 2), torch.cat([columns.space, line], 2))
+    return ColumnCovariance(torch.cat([columns.delay, delay[:, :, :1]], 2), torch.cat([columns.space, line], 2))
 
 
 def _outer(gains: Tensor, tx: Tensor, rx: Tensor) -> Tensor:
@@ -141,7 +140,7 @@ def _outer(gains: Tensor, tx: Tensor, rx: Tensor) -> Tensor:
     return (gains[:, :, None, :, None] * both).flatten(5).flatten(1, 4)
 
 
-def _cluster_sum(source: ChannelSource, rays: Rays) -> KroneckerSum:
+def _cluster_sum(source: ChannelSource, rays: Rays) -> KroneckerCovariance:
     """Σ_c P_c T_c ⊗ S_c of every sample, and the line of sight."""
     wide = torch.float64
     rx = cluster_covariances(source.rx, rays.rx_orientation.to(wide), rays.zoa.to(wide), rays.aoa.to(wide))
@@ -153,10 +152,10 @@ def _cluster_sum(source: ChannelSource, rays: Rays) -> KroneckerSum:
     line = _line_sum(
         _moments(field_tx, steering_tx), _moments(field_rx, steering_rx), _line_of_sight_power(source, rays)
     )
-    return _joined(diffuse, line)
+    return diffuse.joined(line)
 
 
-def _model_sum(source: CdlSource, table: CdlTable) -> KroneckerSum:
+def _model_sum(source: CdlSource, table: CdlTable) -> KroneckerCovariance:
     """The mean of `_cluster_sum` over the sectors of both ends for one model, of batch 1."""
     table = table if source.direction == "downlink" else table.reversed()
     sectors = (source.bs_sector, source.ue_sector)
@@ -170,7 +169,8 @@ def _model_sum(source: CdlSource, table: CdlTable) -> KroneckerSum:
     diffuse = _mixed(tx, rx, mixing, share * table.powers[None])
     if table.k_factor == 0:
         return diffuse
-    return _joined(diffuse, _line_sum(tx_line, rx_line, torch.tensor([share * table.k_factor], dtype=torch.float64)))
+    power = torch.tensor([share * table.k_factor], dtype=torch.float64)
+    return diffuse.joined(_line_sum(tx_line, rx_line, power))
 
 
 def _sector_mean(
@@ -187,26 +187,22 @@ def _sector_mean(
     return clusters[None] / len(points), line[None] / len(points)
 
 
-def _mixed(tx: Tensor, rx: Tensor, mixing: Tensor, powers: Tensor) -> KroneckerSum:
+def _mixed(tx: Tensor, rx: Tensor, mixing: Tensor, powers: Tensor) -> KroneckerCovariance:
     """Σ_c P_c Σ_ij M_ij T_cj ⊗ S_ci; tx, rx: [batch, clusters, 2, ports, ports], M_ij = mixing[:, i, j] -> 2·clusters terms."""
     receive = torch.einsum("bc,bij,bcirs->bcjrs", powers.to(rx.dtype), mixing.to(rx.dtype), rx)
-    return KroneckerSum(tx.flatten(1, 2), receive.flatten(1, 2))
+    return KroneckerCovariance(tx.flatten(1, 2), receive.flatten(1, 2))
 
 
-def _line_sum(tx: Tensor, rx: Tensor, power: Tensor) -> KroneckerSum:
+def _line_sum(tx: Tensor, rx: Tensor, power: Tensor) -> KroneckerCovariance:
     """E vvᴴ of v = v_tx,θ ⊗ v_rx,θ - v_tx,φ ⊗ v_rx,φ from the moments of the ends: four terms."""
     signs = torch.outer(_LINE_OF_SIGHT, _LINE_OF_SIGHT).flatten()
-    return KroneckerSum(tx, power[:, None, None, None] * signs[:, None, None] * rx)
+    return KroneckerCovariance(tx, power[:, None, None, None] * signs[:, None, None] * rx)
 
 
 def _moments(field: Tensor, steering: Tensor) -> Tensor:
     """E v_i v_jᴴ of the θ and φ responses of one ray, (i, j) in the order θθ, θφ, φθ, φφ: [batch, 4, ports, ports]."""
     responses = (field[..., None, 0].transpose(1, 2) * steering[:, None, None, :, 0]).flatten(2)
     return (responses[:, :, None, :, None] * responses.conj()[:, None, :, None, :]).flatten(1, 2)
-
-
-def _joined(first: KroneckerSum, second: KroneckerSum) -> KroneckerSum:
-    return KroneckerSum(torch.cat([first.tx, second.tx], 1), torch.cat([first.rx, second.rx], 1))
 
 
 def _look(array: Array, orientation: Tensor, zenith: Tensor, azimuth: Tensor) -> tuple[Tensor, Tensor]:

@@ -74,12 +74,13 @@ def _fit(truth: Truth, grid: KroneckerMap) -> _Fit:
     With ΦΨ_S = QR the estimate on the first K atoms is Σ_{k≤K} t_k q_kᴴy, T = Ψ_S R⁻¹. The noise that it lets through,
     σ² Σ‖t_k‖², only grows: once it exceeds the least error so far, no larger K can be better.
     """
-    h, phi = truth.signal, truth.phi
+    h, measured = truth.signal, truth.measured
+    y, phi, noise_var = measured.y, measured.phi, measured.noise_var
     (batch, length), m = h.shape, phi.shape[0]
     most = min(m, _MOST_ATOMS)
     span, seen_span, steps = (torch.zeros(batch, most, size, dtype=h.dtype) for size in (length, m, length))
     free = torch.ones(batch, grid.shape[1], dtype=torch.float64)
-    clean, noise = phi.apply(h), torch.zeros_like(truth.noise_var)
+    clean, noise = phi.apply(h), torch.zeros_like(noise_var)
     residual, bias, estimate = h, h, torch.zeros_like(h)
     power = h.abs().square().sum(1)
     best = _Fit(power, estimate, power)
@@ -92,8 +93,8 @@ def _fit(truth: Truth, grid: KroneckerMap) -> _Fit:
         seen_span[:, k], overlap, size = _orthogonalised(phi.apply(atom), seen_span[:, :k])
         steps[:, k] = step = (atom - (overlap @ steps[:, :k])[:, 0]) / size
         bias = bias - step * _inner(seen_span[:, k], clean)
-        estimate = estimate + step * _inner(seen_span[:, k], truth.y)
-        noise = noise + truth.noise_var * step.abs().square().sum(1)
+        estimate = estimate + step * _inner(seen_span[:, k], y)
+        noise = noise + noise_var * step.abs().square().sum(1)
         best.improve(bias.abs().square().sum(1) + noise, estimate, residual.abs().square().sum(1))
         if bool((noise > best.error).all()):
             break

@@ -58,17 +58,17 @@ class RayFactors:
 
         -> [batch, T, N_RF] (or N_r).
         """
-        batch, _, frames = transmit.shape
+        batch, _, pilots = transmit.shape
         pol_rx, pol_tx, rays = self.gains.shape[1:]
-        sent = self.tx @ transmit.reshape(batch, pol_tx, -1, frames).movedim(1, 2).flatten(2)
-        sent = sent.reshape(batch, rays, pol_tx, frames).permute(0, 2, 3, 1)
+        sent = self.tx @ transmit.reshape(batch, pol_tx, -1, pilots).movedim(1, 2).flatten(2)
+        sent = sent.reshape(batch, rays, pol_tx, pilots).permute(0, 2, 3, 1)
         arriving = torch.einsum("bpqr,bqtr->bptr", self.gains, sent)
         if combiner is None:
             received = arriving.flatten(1, 2) @ self.rx
-            return received.reshape(batch, pol_rx, frames, -1).movedim(1, 2).flatten(2)
+            return received.reshape(batch, pol_rx, pilots, -1).movedim(1, 2).flatten(2)
         chains = combiner.shape[-1]
-        weights = combiner.conj().reshape(batch, frames, pol_rx, -1, chains).permute(0, 3, 2, 1, 4)
-        seen = (self.rx @ weights.flatten(2)).reshape(batch, rays, pol_rx, frames, chains)
+        weights = combiner.conj().reshape(batch, pilots, pol_rx, -1, chains).permute(0, 3, 2, 1, 4)
+        seen = (self.rx @ weights.flatten(2)).reshape(batch, rays, pol_rx, pilots, chains)
         return (seen * arriving.permute(0, 3, 1, 2)[..., None]).sum(dim=(1, 2))
 
 

@@ -36,9 +36,9 @@ class ChannelSource(ABC):
     direction: Direction = "downlink"
     frequencies: tuple[float, ...] | None = None
     """Baseband frequencies of the subcarriers in Hz; None gives the narrowband sum of taps."""
-    frames: int = 1
-    """How many consecutive samples share their rays, `frame_interval` apart."""
-    frame_interval: float = 0.0
+    snapshots: int = 1
+    """How many consecutive samples share their rays, `snapshot_interval` apart."""
+    snapshot_interval: float = 0.0
     backend: Backend = "factored"
 
     @abstractmethod
@@ -81,11 +81,11 @@ class ChannelSource(ABC):
 
     def rays(self, indices: Sequence[int], *, seed: int, split: Split = "test") -> Rays:
         """The rays of the samples `indices` of the stream (seed, split)."""
-        tracks = [index // self.frames for index in indices]
+        tracks = [index // self.snapshots for index in indices]
         drawn = self.draw(sample_generators(seed, split, tracks, "rays"))
-        if self.frames == 1:
+        if self.snapshots == 1:
             return drawn
-        moments = [self.frame_interval * (index % self.frames) for index in indices]
+        moments = [self.snapshot_interval * (index % self.snapshots) for index in indices]
         return drawn.at(torch.tensor(moments, dtype=drawn.time.dtype))
 
     def factors(self, rays: Rays) -> RayFactors:

@@ -10,8 +10,8 @@ import typer
 from chanest.cli.app import Name, app
 from chanest.cli.estimators import parse_snr
 from chanest.estimators import estimator_class
-from chanest.estimators.calibrating import CHANNELS, SEED
-from chanest.estimators.library import calibrate_estimator
+from chanest.uncertainty.calibrating import CHANNELS, SEED
+from chanest.weights.library import calibrate_estimator
 from chanest.evaluation import usable_estimators
 from chanest.evaluation.calibration import calibration_tables, measure_calibration, write_calibration
 from chanest.problem import ChannelProblem

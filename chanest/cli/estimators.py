@@ -12,7 +12,7 @@ from rich.table import Table
 
 from chanest.cli.app import Name, app
 from chanest.estimators import Fit, estimator_class, estimator_names
-from chanest.estimators.library import SHIPPED, find_weights, own_folder, train_estimator, weights_file
+from chanest.weights.library import SHIPPED, find_weights, own_folder, train_estimator, weights_file
 from chanest.evaluation import Plan, Results, Sweep, evaluate, usable_bounds, usable_estimators
 from chanest.problem import ChannelProblem
 from chanest.report import write_report
@@ -67,7 +67,7 @@ def evaluate_command(
     estimators: Annotated[str, typer.Option("--estimators", "-e", help="all, or names with commas between.")] = "all",
     snr: Annotated[str, typer.Option(help="start:step:stop in dB, or numbers with commas between.")] = "0:10:20",
     sweep: Annotated[
-        str | None, typer.Option(help="frames=8,16,24 or chains=… or bits=…, at each SNR; over the SNR if left out.")
+        str | None, typer.Option(help="pilots=8,16,24 or chains=… or bits=…, at each SNR; over the SNR if left out.")
     ] = None,
     channels: Annotated[int, typer.Option(help="How many test channels.")] = 1000,
     seed: Annotated[int, typer.Option(help="Of the test draws, which no training has seen.")] = 1,
@@ -145,7 +145,7 @@ def parse_snr(text: str) -> tuple[float, ...]:
 
 
 def parse_sweep(text: str | None) -> tuple[Sweep, tuple[int, ...]]:
-    """frames=8,16 and the like; None is the sweep over the SNR."""
+    """pilots=8,16 and the like; None is the sweep over the SNR."""
     if text is None:
         return "snr", ()
     key, _, values = text.partition("=")

@@ -1,4 +1,4 @@
-"""The command on frames over time."""
+"""The command on snapshots over time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def track(
     snr: Annotated[str, typer.Option(help="start:step:stop in dB, or numbers with commas between.")] = "0:10:20",
     tracks: Annotated[int, typer.Option(help="How many test tracks.")] = 100,
     seed: Annotated[int, typer.Option(help="Of the test draws, which no training has seen.")] = 1,
-    memory: Annotated[float, typer.Option(help="What a frame still counts after one more, 0 to 1.")] = 1.0,
+    memory: Annotated[float, typer.Option(help="What a snapshot still counts after one more, 0 to 1.")] = 1.0,
     trained_on: Annotated[
         str | None, typer.Option(help="Take the weights of this scenario, which has the same arrays.")
     ] = None,
@@ -32,7 +32,7 @@ def track(
         Path | None, typer.Option("--output", "-o", help="Folder; out/SCENARIO_track if left out.")
     ] = None,
 ) -> None:
-    """Let estimators carry what they have seen of the angles from frame to frame of a moving scenario."""
+    """Let estimators carry what they have seen of the angles from snapshot to snapshot of a moving scenario."""
     with one_line_errors():
         scenario = load_scenario(name)
         lender = None if trained_on is None else load_scenario(trained_on).name

@@ -1,48 +1,51 @@
-"""Channel estimators under one registry. A new one is one file and one line in `_PLACES`."""
+"""Channel estimators, one file each. A new one is one file here and one line in `_CLASSES`."""
 
 from __future__ import annotations
 
 from importlib import import_module
+from typing import TYPE_CHECKING
 
-from chanest.estimators.base import ChannelEstimator, Fit
+if TYPE_CHECKING:
+    from chanest.bases.estimator import ChannelEstimator
 
-_PLACES = {
-    "ls": "linear.LS",
-    "lmmse": "linear.LMMSE",
-    "gmm": "gmm.GMM",
-    "omp": "sparse.OMPEstimator",
-    "somp": "sparse.SOMPEstimator",
-    "sw-omp": "sparse.SWOMPEstimator",
-    "fista": "sparse.FISTAEstimator",
-    "amp": "sparse.AMPEstimator",
-    "vamp": "sparse.VAMPEstimator",
-    "sbl": "sbl.SBL",
-    "ray-sbl": "ray_sbl.RaySBL",
-    "bcs": "sparse.BCSEstimator",
-    "lista": "learned.LISTAEstimator",
-    "alista": "learned.ALISTAEstimator",
-    "nalista": "learned.NALISTAEstimator",
-    "dlista": "learned.DLISTAEstimator",
-    "a-dlista-scalar": "learned.ScalarADLISTAEstimator",
-    "vlista": "variational.VLISTAEstimator",
-    "a-dlista": "adlista.ADLISTAEstimator",
-    "a-dlista+": "adlista_plus.ADLISTAPlus",
+_CLASSES = {
+    "ls": "LS",
+    "lmmse": "LMMSE",
+    "gmm": "GMM",
+    "omp": "OMPEstimator",
+    "somp": "SOMPEstimator",
+    "sw-omp": "SWOMPEstimator",
+    "fista": "FISTAEstimator",
+    "amp": "AMPEstimator",
+    "vamp": "VAMPEstimator",
+    "sbl": "SBL",
+    "ray-sbl": "RaySBL",
+    "bcs": "BCSEstimator",
+    "lista": "LISTAEstimator",
+    "alista": "ALISTAEstimator",
+    "nalista": "NALISTAEstimator",
+    "dlista": "DLISTAEstimator",
+    "a-dlista": "ADLISTAEstimator",
+    "a-dlista-adaptive": "AdaptiveADLISTAEstimator",
+    "vlista": "VLISTAEstimator",
+    "atom-lmmse": "AtomLMMSE",
+    "gated-lmmse": "GatedLMMSE",
 }
-"""Name -> module and class below this package, in the order of tables. Modules are imported when asked for."""
+"""Name -> class, in the order of tables; the module has the name of the estimator. Modules are imported when asked for."""
 
 
 def estimator_names() -> list[str]:
     """The registered estimators, in the order of tables."""
-    return list(_PLACES)
+    return list(_CLASSES)
 
 
 def estimator_class(name: str) -> type[ChannelEstimator]:
     """The class registered as `name`, or a ValueError that lists the known ones."""
-    if name not in _PLACES:
-        raise ValueError(f"unknown estimator {name!r}; known are {', '.join(_PLACES)}")
-    module, _, cls = _PLACES[name].partition(".")
-    found: type[ChannelEstimator] = getattr(import_module(f"{__name__}.{module}"), cls)
+    if name not in _CLASSES:
+        raise ValueError(f"unknown estimator {name!r}; known are {', '.join(_CLASSES)}")
+    module = import_module(f"{__name__}.{name.replace('-', '_')}")
+    found: type[ChannelEstimator] = getattr(module, _CLASSES[name])
     return found
 
 
-__all__ = ["ChannelEstimator", "Fit", "estimator_class", "estimator_names"]
+__all__ = ["estimator_class", "estimator_names"]

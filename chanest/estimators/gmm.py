@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import math
-import time
-from typing import TYPE_CHECKING, Any, Literal, Self, cast
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal, Self
 
 import torch
 from torch import Tensor
 
 from chanest.arrays import Array
-from chanest.estimators.base import Fit, array_configuration, array_from
-from chanest.estimators.codebook import k_means
-from chanest.estimators.family import FamilyEstimator
-from chanest.estimators.linear import is_toeplitz, with_noise
-from chanest.estimators.mixtures import KroneckerComponents, ToeplitzComponents
-from chanest.estimators.spread import gaussian
+from chanest.bases.family import FamilyEstimator
+from chanest.covariances.codebook import k_means
+from chanest.covariances.components import KroneckerComponents, LagComponents
+from chanest.covariances.lags import BeamView, LagCovariance, has_lags
+from chanest.fit import Clock, Fit
 from vlista_core.checkpoint import register_model
 from vlista_core.estimate import Estimate, Measurement
-from vlista_core.linalg import cholesky
+from vlista_core.gaussian import Posterior, condition
 from vlista_core.linops import LinearMap
-from vlista_core.metrics import nmse_db
 from vlista_core.tensorfile import Json
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ _SNRS_DB = (0.0, 10.0, 20.0)
 
 @register_model
 class GMM(FamilyEstimator):
-    """h ~ Σ_k π_k CN(0, R_k), fitted by EM; ĥ = Σ_k p(k | y) R_kΦᴴ(ΦR_kΦᴴ + σ²I)⁻¹y. One factorisation a component.
+    """h ~ Σ_k π_k CN(0, R_k), fitted by EM; ĥ = Σ_k p(k | y) R_kΦᴴ(ΦR_kΦᴴ + σ²I)⁻¹y. One factorisation per component.
 
     R_k is block Toeplitz (any covariance that uniform arrays can have, with few numbers) or, for large arrays, T_k ⊗ S_k.
     """
@@ -49,22 +48,19 @@ class GMM(FamilyEstimator):
     summary = "mixture of Gaussians fitted on channels, posterior-weighted LMMSE"
     needs_fit = True
     half_precision = True
+    narrowband = True
 
     def __init__(self, rx: Array, tx: Array, *, structure: Structure, components: int = COMPONENTS) -> None:
         super().__init__(rx.ports * tx.ports)
         self.structure, self.arrays = structure, (rx, tx)
-        kind = ToeplitzComponents if structure == "toeplitz" else KroneckerComponents
+        kind = LagComponents if structure == "toeplitz" else KroneckerComponents
         self.components = kind(rx, tx, components)
         self.log_prior: Tensor
         self.register_buffer("log_prior", torch.full((components,), -math.log(components)))
 
     @classmethod
     def build(cls, problem: ChannelProblem) -> Self:
-        if problem.subcarriers > 1:
-            raise ValueError(
-                f"{cls.name} is for one subcarrier so far; {problem.scenario.name} has {problem.subcarriers}"
-            )
-        small = problem.signal_length <= _LARGEST_TOEPLITZ and is_toeplitz(problem)
+        small = problem.signal_length <= _LARGEST_TOEPLITZ and has_lags(problem)
         return cls(*problem.arrays, structure="toeplitz" if small else "kronecker")
 
     def chunk(self, measured: Measurement) -> int:
@@ -74,38 +70,31 @@ class GMM(FamilyEstimator):
         return self.log_prior
 
     def infer(self, measured: Measurement) -> Estimate:
-        evidence, gradients = self._evidence(measured)
-        return self._mixed(evidence.log_softmax(1), gradients)
+        found = [(posterior.log_evidence, posterior.mean) for posterior in self._posteriors(measured)]
+        evidence, means = (torch.stack(each, 1) for each in zip(*found, strict=True))
+        return _mixed((self.log_prior + evidence).softmax(1), means)
+
+    def infer_given(self, measured: Measurement, log_weights: Tensor) -> Estimate:
+        return _mixed(log_weights.exp(), torch.stack([each.mean for each in self._posteriors(measured)], 1))
 
     def log_weights(self, measured: Measurement) -> Tensor:
-        return self._evidence(measured)[0].log_softmax(1)
+        return self._log_joint(measured).log_softmax(1)
 
     def log_likelihood(self, measured: Measurement) -> Tensor:
         """log p(y) without the constant -m log π: [batch]."""
-        return self._evidence(measured)[0].logsumexp(1)
+        return self._log_joint(measured).logsumexp(1)
 
-    def infer_given(self, measured: Measurement, log_weights: Tensor) -> Estimate:
-        return self._mixed(log_weights, self._evidence(measured)[1])
+    def _log_joint(self, measured: Measurement) -> Tensor:
+        """log p(k, y) without the constant: [batch, components]."""
+        return self.log_prior + torch.stack([each.log_evidence for each in self._posteriors(measured)], 1)
 
-    def _mixed(self, log_weights: Tensor, gradients: Tensor) -> Estimate:
-        """Σ_k p_k R_k g_k. gradients: [batch, components, n]."""
-        signal = torch.zeros_like(gradients[:, 0])
-        for k, (weight, gradient) in enumerate(zip(log_weights.exp().unbind(1), gradients.unbind(1), strict=True)):
-            signal = signal + self.components.times(k, weight[:, None] * gradient)
-        return Estimate(signal)
-
-    def _evidence(self, measured: Measurement) -> tuple[Tensor, Tensor]:
-        """log p(k, y) without the constant: [batch, components], and Φᴴ(ΦR_kΦᴴ + σ²I)⁻¹y: [batch, components, n]."""
-        gradients, evidence = [], []
-        view: Any = self.components.view(measured.phi)
-        for k, log_prior in enumerate(self.log_prior):
-            factor = cholesky(with_noise(self.components.seen(k, view), measured.noise_var))
-            weights = torch.cholesky_solve(measured.y[..., None], factor)[..., 0]
-            fit = (measured.y.conj() * weights).sum(1).real
-            log_volume = 2 * factor.diagonal(dim1=1, dim2=2).real.log().sum(1)
-            evidence.append(log_prior - fit - log_volume)
-            gradients.append(measured.phi.adjoint(weights))
-        return torch.stack(evidence, 1), torch.stack(gradients, 1)
+    def _posteriors(self, measured: Measurement) -> Iterator[Posterior]:
+        """The channel given y and each component, one after another."""
+        members = self.components.covariances()
+        if isinstance(members, LagCovariance):
+            members = replace(members, view=BeamView(members.layout, measured.phi))
+        for k in torch.arange(len(self.log_prior), device=members.device):
+            yield condition(members.select(k[None]), measured)
 
     def spread_given(
         self, measured: Measurement, found: Estimate, log_weights: Tensor, probes: LinearMap | None
@@ -113,16 +102,16 @@ class GMM(FamilyEstimator):
         """Σ_k p_k (variance of component k + |ĥ_k - ĥ|²), over the few components that have a chance."""
         chances, likely = log_weights.topk(min(_LIKELY, len(self.log_prior)))
         signal = found.signal if probes is None else probes.apply(found.signal)
-        total = torch.zeros((), device=measured.y.device)
+        members, total = self.components.covariances(), torch.zeros((), device=measured.y.device)
         for chance, k in zip(chances.softmax(1).unbind(1), likely.unbind(1), strict=True):
-            mean, variance = gaussian(self.components.matrices(k), measured, probes)
-            total = total + chance[:, None] * (variance + (mean - signal).abs().square())
+            component = condition(members.select(k), measured, probes)
+            total = total + chance[:, None] * (component.variance + (component.mean - signal).abs().square())
         return total
 
     def fit(self, problem: ChannelProblem, plan: Fit) -> dict[str, Json]:
         """EM on training channels, from k-means on their angular power; ends after the budget or a few rounds."""
-        begin = time.monotonic()
-        count = max(2 * len(self.log_prior), min(problem.scenario.data.train, int(100 * plan.seconds)))
+        clock = Clock(plan)
+        count = max(2 * len(self.log_prior), min(problem.scenario.data.train, int(100 * plan.size)))
         blocks = []
         for first in range(0, count, _BLOCK):
             size = min(_BLOCK, count - first)
@@ -134,15 +123,12 @@ class GMM(FamilyEstimator):
         for done in range(1, _ITERATIONS + 1):
             self._maximise(channels, labels)
             labels = self._best_components(channels)
-            share = (time.monotonic() - begin) / plan.seconds
-            plan.report(min(1.0, 0.2 + 0.8 * max(share, done / _ITERATIONS)), f"EM round {done}")
-            if share > 1.0:
+            clock.tick()
+            plan.report(min(1.0, 0.2 + 0.8 * max(clock.share(), done / _ITERATIONS)), f"EM round {done}")
+            if clock.share() >= 1.0:
                 break
         self._maximise(channels, labels)
-        scores: list[Json] = []
-        for snr in _SNRS_DB:
-            batch = problem.sample(100, seed=plan.seed, split="validation", snr_db=snr)
-            scores.append(nmse_db(self.estimate(batch.y, batch.phi, batch.noise_var).signal, batch.signal))
+        scores = self.validation_nmse_db(problem, _SNRS_DB, 100, plan.seed)
         facts: dict[str, Json] = {"channels": count, "rounds": done, "structure": self.structure}
         return {**facts, "validation_snr_db": list(_SNRS_DB), "validation_nmse_db": scores}
 
@@ -180,13 +166,7 @@ class GMM(FamilyEstimator):
             best = torch.where(better, value + log_prior, best)
         return labels
 
-    def configuration(self) -> dict[str, Json]:
-        rx, tx = (array_configuration(array) for array in self.arrays)
-        sizes: dict[str, Json] = {"signal_length": self.signal_length, "components": len(self.log_prior)}
-        return {**sizes, "rx": rx, "tx": tx, "structure": self.structure}
 
-    @classmethod
-    def from_configuration(cls, configuration: dict[str, Json]) -> Self:
-        rx, tx = array_from(configuration["rx"]), array_from(configuration["tx"])
-        structure = cast(Structure, configuration["structure"])
-        return cls(rx, tx, structure=structure, components=cast(int, configuration["components"]))
+def _mixed(weights: Tensor, means: Tensor) -> Estimate:
+    """Σ_k p_k ĥ_k. weights: [batch, components], means: [batch, components, n]."""
+    return Estimate((weights.to(means.dtype)[:, None, :] @ means)[:, 0])

@@ -11,21 +11,19 @@ fixed points and needs a few only. κ goes to zero with the SNR: where the noise
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self, cast
+from typing import TYPE_CHECKING, Self
 
 import torch
 from torch import Tensor
 
 from chanest.arrays import Array
-from chanest.estimators.base import ChannelEstimator, Fit, array_configuration, array_from
-from chanest.estimators.covariance_step import CovarianceStep, covariance_step
-from chanest.estimators.directions import Directions, distinct, ray_phases
-from chanest.estimators.spread import gaussian
-from chanest.estimators.toeplitz import LagTable, View
+from chanest.bases.estimator import GaussianEstimator
+from chanest.covariances import BeamView, DirectionCovariance, Directions, LagCovariance, LagLayout
+from chanest.covariances.directions import distinct, ray_phases
+from chanest.fit import Fit
 from vlista_core.checkpoint import register_model
-from vlista_core.estimate import Estimate, Measurement
-from vlista_core.linops import LinearMap
-from vlista_core.metrics import nmse_db
+from vlista_core.estimate import Measurement
+from vlista_core.gaussian import condition
 from vlista_core.tensorfile import Json
 
 if TYPE_CHECKING:
@@ -38,24 +36,25 @@ LONGEST_STEP, NOISE_OF_HALF = 5.0, 0.02
 """κ = 5 / (1 + σ²/0.02), with σ² relative to E|h|² = 1."""
 _LARGEST_CHANGE = 3.0
 _BLOCK = 500
-_MOST_SAMPLES, _SAMPLES_A_SECOND = 10_000, 50
+_MOST_SAMPLES, _SAMPLES_PER_SECOND = 10_000, 50
 _CHUNK_ENTRIES = 2**22
 _FLOOR = 1e-7
 _SNRS_DB, _SCORED = (0.0, 10.0, 20.0, 30.0), 32
 
 
 @register_model
-class RaySBL(ChannelEstimator):
+class RaySBL(GaussianEstimator):
     """A variance for every pair of directions that training channels have rays in, adapted to y by accelerated EM."""
 
     name = "ray-sbl"
     summary = "SBL over the pairs of directions that rays of training channels have, from their mean powers"
     needs_fit = True
+    narrowband = True
 
     def __init__(self, rx: Array, tx: Array, *, arrivals: int = 1, departures: int = 1) -> None:
         """arrivals, departures: directions at the receiver and at the transmitter."""
         super().__init__(rx.ports * tx.ports)
-        self.layout = LagTable(rx, tx)
+        self.layout = LagLayout(rx, tx)
         self.arriving: Tensor
         self.departing: Tensor
         self.powers: Tensor
@@ -65,8 +64,6 @@ class RaySBL(ChannelEstimator):
 
     @classmethod
     def build(cls, problem: ChannelProblem) -> Self:
-        if problem.subcarriers > 1:
-            raise ValueError(f"{cls.name} is for one subcarrier; {problem.scenario.name} has {problem.subcarriers}")
         return cls(*problem.arrays)
 
     @property
@@ -77,54 +74,28 @@ class RaySBL(ChannelEstimator):
     def chunk(self, measured: Measurement) -> int:
         return max(1, _CHUNK_ENTRIES // (measured.phi.shape[0] ** 2 + self.powers.numel()))
 
-    def infer(self, measured: Measurement) -> Estimate:
-        view = View(self.layout, measured.phi)
-        step = covariance_step(measured, view, self._table(self._variances(measured, view)))
-        return Estimate(self.layout.apply(step.spectrum, measured.phi.adjoint(step.whitened)))
-
-    def spread(self, measured: Measurement, found: Estimate, probes: LinearMap | None) -> Tensor:
-        variances = self._variances(measured, View(self.layout, measured.phi))
-        return gaussian(self.layout.matrix(self._table(variances)), measured, probes)[1]
-
-    def _variances(self, measured: Measurement, view: View) -> Tensor:
-        """γ given y: [batch, departures, arrivals]."""
-        variances = self.powers.expand(len(measured.y), -1, -1)
-        length = (LONGEST_STEP / (1 + measured.noise_var / NOISE_OF_HALF))[:, None, None]
+    def prior(self, measured: Measurement) -> LagCovariance:
+        """R with the γ that y asks for."""
+        view, directions = BeamView(self.layout, measured.phi), self.directions
+        variances = self.powers.flatten().expand(len(measured.y), -1)
+        length = (LONGEST_STEP / (1 + measured.noise_var / NOISE_OF_HALF))[:, None]
         for _ in range(ITERATIONS):
-            step = covariance_step(measured, view, self._table(variances))
-            change = 1 + length * variances * (self._found(measured, step) - self._expected(view, step))
+            step = condition(self._covariance(variances, view), measured)
+            found = directions.dictionary.adjoint(step.gradient).abs().square()
+            expected = directions.sums(view.pulled_back(step.precision))
+            change = 1 + length * variances * (found - expected)
             variances = variances * change.clamp(1 / _LARGEST_CHANGE, _LARGEST_CHANGE)
-        return variances
+        return self._covariance(variances, view)
 
-    def _table(self, variances: Tensor) -> Tensor:
-        """R of each sample as a table of lags: [batch, receive lags, transmit lags]."""
-        table = self.directions.table(variances)
+    def _covariance(self, variances: Tensor, view: BeamView) -> LagCovariance:
+        """R of each sample. variances: γ, [batch, departures·arrivals]."""
+        table = DirectionCovariance(variances, self.directions).as_lags.table
         table[:, 0, table.shape[2] // 2] += _FLOOR
-        return table
-
-    def _found(self, measured: Measurement, step: CovarianceStep) -> Tensor:
-        """q_ij = |(a_t,i ⊗ a_r,j)ᴴv|²: [batch, departures, arrivals]."""
-        return self.directions.adjoint(measured.phi.adjoint(step.whitened)).abs().square()
-
-    def _expected(self, view: View, step: CovarianceStep) -> Tensor:
-        """s_ij = (a_t,i ⊗ a_r,j)ᴴΦᴴC⁻¹Φ(a_t,i ⊗ a_r,j): [batch, departures, arrivals]."""
-        return self.directions.sums(view.pulled_back(torch.cholesky_inverse(step.factor)))
-
-    def configuration(self) -> dict[str, Json]:
-        departures, arrivals = self.powers.shape
-        rx, tx = (array_configuration(array) for array in (self.layout.rx, self.layout.tx))
-        sizes: dict[str, Json] = {"arrivals": arrivals, "departures": departures}
-        return {"signal_length": self.signal_length, "rx": rx, "tx": tx, **sizes}
-
-    @classmethod
-    def from_configuration(cls, configuration: dict[str, Json]) -> Self:
-        rx, tx = (array_from(configuration[end]) for end in ("rx", "tx"))
-        sizes = {name: cast(int, configuration[name]) for name in ("arrivals", "departures")}
-        return cls(rx, tx, **sizes)
+        return LagCovariance(table, self.layout, view)
 
     def fit(self, problem: ChannelProblem, plan: Fit) -> dict[str, Json]:
         """Directions and powers from the rays of training channels."""
-        samples = max(_BLOCK, min(_MOST_SAMPLES, int(_SAMPLES_A_SECOND * plan.seconds)))
+        samples = max(_BLOCK, min(_MOST_SAMPLES, int(_SAMPLES_PER_SECOND * plan.size)))
         arriving: list[Tensor] = []
         departing: list[Tensor] = []
         powers: list[Tensor] = []
@@ -141,10 +112,8 @@ class RaySBL(ChannelEstimator):
         total = torch.zeros(len(self.departing) * len(self.arriving), dtype=torch.float64)
         total.index_add_(0, pair, torch.cat(powers).double())
         self.powers = (total / samples).float().reshape(len(self.departing), len(self.arriving))
-        scores: list[Json] = []
-        for place, snr in enumerate(_SNRS_DB):
-            batch = problem.sample(_SCORED, seed=plan.seed, split="validation", snr_db=snr)
-            scores.append(nmse_db(self.estimate(batch.y, batch.phi, batch.noise_var).signal, batch.signal))
-            plan.report(0.8 + 0.2 * (place + 1) / len(_SNRS_DB), "validation")
+        self.reconfigure(arrivals=len(self.arriving), departures=len(self.departing))
+        scores = self.validation_nmse_db(problem, _SNRS_DB, _SCORED, plan.seed)
+        plan.report(1.0, "validation")
         pairs = int((self.powers > 0).sum())
         return {"samples": samples, "pairs": pairs, "validation_snr_db": list(_SNRS_DB), "validation_nmse_db": scores}

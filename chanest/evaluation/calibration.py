@@ -10,10 +10,10 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor
 
-from chanest.estimators.base import ChannelEstimator
-from chanest.estimators.calibrating import negative_log_likelihood
-from chanest.estimators.library import find_weights, get_estimator, weights_digest
-from chanest.estimators.spread import ChannelEstimate
+from chanest.bases.estimator import ChannelEstimator
+from chanest.uncertainty.calibrating import negative_log_likelihood
+from chanest.weights.library import find_weights, get_estimator, weights_digest
+from chanest.uncertainty.estimate import ChannelEstimate
 from chanest.evaluation.plan import BATCH
 from chanest.problem import ChannelBatch, ChannelProblem
 from vlista_core.files import check_folder, read_json, write_json, write_text

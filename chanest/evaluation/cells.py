@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from chanest.bounds import Bound, get_bound
 from chanest.estimators import estimator_class
-from chanest.estimators.base import ChannelEstimator
-from chanest.estimators.library import find_weights, get_estimator, provenance
+from chanest.bases.estimator import ChannelEstimator
+from chanest.weights.library import find_weights, get_estimator, provenance
 from chanest.evaluation.plan import BATCH, Cell
 from chanest.evaluation.statistics import summarise
 from chanest.evaluation.stored import digest, read_scenario
@@ -82,7 +82,7 @@ def _measure(errors: Callable[[ChannelBatch], Tensor], cell: Cell, problem: Chan
         error.append(_array(errors(batch)))
         seconds += time.perf_counter() - start
         power.append(_array(batch.signal.abs().square().sum(1, dtype=torch.float64)))
-    result = summarise(np.concatenate(error), np.concatenate(power), group=problem.source.frames, seed=cell["seed"])
+    result = summarise(np.concatenate(error), np.concatenate(power), group=problem.source.snapshots, seed=cell["seed"])
     return {**asdict(result), "seconds": seconds}
 
 

@@ -15,7 +15,7 @@ from chanest.scenario import Scenario
 from vlista_core.problems import check_count
 from vlista_core.tensorfile import Json
 
-Sweep = Literal["snr", "frames", "chains", "bits"]
+Sweep = Literal["snr", "pilots", "chains", "bits"]
 """What a figure has on its horizontal axis: the SNR, or a setting of the front end at each SNR."""
 Kind = Literal["estimator", "bound", "cost"]
 BATCH = 256

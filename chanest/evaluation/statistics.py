@@ -32,7 +32,7 @@ class Errors:
 def summarise(error: NDArray[np.float64], power: NDArray[np.float64], *, group: int = 1, seed: int = 0) -> Errors:
     """error: ‖ĥ - h‖², power: ‖h‖², both [channels]; `group` consecutive channels share their rays.
 
-    The bootstrap draws whole groups, so that frames of one user do not count as independent channels.
+    The bootstrap draws whole groups, so that snapshots of one user do not count as independent channels.
     """
     bad = ~np.isfinite(error)
     error = np.where(bad, np.inf, error)

@@ -1,4 +1,4 @@
-"""Tracking on test tracks: NMSE frame by frame, with what earlier frames have shown and without, beside the bound."""
+"""Tracking on test tracks: NMSE snapshot by snapshot, with what earlier snapshots have shown and without, beside the bound."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from chanest.bounds import get_bound
-from chanest.estimators.base import ChannelEstimator
-from chanest.estimators.library import get_estimator
+from chanest.bases.estimator import ChannelEstimator
+from chanest.weights.library import get_estimator
 from chanest.evaluation.results import REFERENCE
 from chanest.problem import ChannelBatch, ChannelProblem
 from chanest.scenario import CdlSection, Scenario
@@ -30,7 +30,7 @@ _TRACKS_AT_ONCE = 25
 
 @dataclass(frozen=True)
 class Curve:
-    """NMSE in dB of each frame of the tracks, a ratio of sums, and of all of them."""
+    """NMSE in dB of each snapshot of the tracks, a ratio of sums, and of all of them."""
 
     name: str
     """Of the estimator or bound."""
@@ -54,19 +54,19 @@ class Tracking:
     manifest: dict[str, Json]
 
     def tables(self) -> list[Table]:
-        """A table for each SNR: frames across."""
+        """A table for each SNR: snapshots across."""
         return [self._table(snr) for snr in dict.fromkeys(curve.snr_db for curve in self.curves)]
 
     def _table(self, snr_db: float) -> Table:
         curves = [curve for curve in self.curves if curve.snr_db == snr_db]
-        frames = range(1, len(curves[0].nmse_db) + 1)
+        snapshots = range(1, len(curves[0].nmse_db) + 1)
         lines = [
             (curve.label, *(decibels(level, 2) for level in curve.nmse_db), decibels(curve.all_db, 2))
             for curve in curves
         ]
         bounds = sum(curve.kind == "bound" for curve in curves)
-        title = f"NMSE (dB) by frame of a track, SNR {snr_db:g} dB"
-        return Table(title, ("estimator", *map(str, frames), "all"), tuple(lines), bounds)
+        title = f"NMSE (dB) by snapshot of a track, SNR {snr_db:g} dB"
+        return Table(title, ("estimator", *map(str, snapshots), "all"), tuple(lines), bounds)
 
     def write(self, folder: Path | str) -> Path:
         """tracking.json, table.md, the figure and report.html into `folder`; returns the path of the page."""
@@ -77,21 +77,21 @@ class Tracking:
         content = {"manifest": self.manifest, "curves": [asdict(curve) for curve in self.curves]}
         write_json(folder / "tracking.json", cast(dict[str, Json], content))
         write_text(folder / "table.md", "\n".join(table.markdown() for table in self.tables()))
-        figure = folder / "nmse_by_frame.png"
+        figure = folder / "nmse_by_snapshot.png"
         draw_tracking(self, figure)
         page = folder / "report.html"
-        write_text(page, page_html("Tracking", ["<h1>Frames over time</h1>", *self.parts(figure)]))
+        write_text(page, page_html("Tracking", ["<h1>Snapshots over time</h1>", *self.parts(figure)]))
         return page
 
     def parts(self, figure: Path) -> list[str]:
         """The section of a page."""
         words = (
-            "Frames of a track share their rays; tracked estimates carry the posterior over covariances from frame to "
-            "frame. Every curve on the same channels, beams and noise; the bound knows the angles."
+            "Snapshots of a track share their rays; tracked estimates carry the posterior over covariances from snapshot to "
+            "snapshot. Every curve on the same channels, beams and noise; the bound knows the angles."
         )
         settings = json.dumps(self.manifest, indent=1, ensure_ascii=False)
         tables = [table_html(table) for table in self.tables()]
-        return [figure_html("NMSE by frame", figure), quiet(words), *tables, f"<pre>{settings}</pre>"]
+        return [figure_html("NMSE by snapshot", figure), quiet(words), *tables, f"<pre>{settings}</pre>"]
 
     @classmethod
     def read(cls, folder: Path | str) -> Self:
@@ -120,23 +120,23 @@ def evaluate_tracking(
 ) -> Tracking:
     """Estimators with and without tracking on test tracks of a moving scenario, and the bound that knows the angles."""
     check_count("tracks", tracks)
-    frames = scenario.channel.frames if isinstance(scenario.channel, CdlSection) else 1
-    if frames < 2:
-        raise ValueError(f"{scenario.name} has no tracks: its channel.frames must be 2 or more, got {frames}")
+    snapshots = scenario.channel.snapshots if isinstance(scenario.channel, CdlSection) else 1
+    if snapshots < 2:
+        raise ValueError(f"{scenario.name} has no tracks: its channel.snapshots must be 2 or more, got {snapshots}")
     problem = ChannelProblem(scenario)
     rows: dict[tuple[str, str], Callable[[ChannelBatch], Tensor]] = {}
     for name in estimators:
         estimator = get_estimator(name, problem, trained_on=trained_on)
-        track(estimator, problem.sample(frames, seed=0, split="validation"), frames, memory=memory)
+        track(estimator, problem.sample(snapshots, seed=0, split="validation"), snapshots, memory=memory)
         rows[name, "alone"] = _alone(estimator)
-        rows[name, "tracked"] = lambda batch, own=estimator: track(own, batch, frames, memory=memory)  # type: ignore[misc]
+        rows[name, "tracked"] = lambda batch, own=estimator: track(own, batch, snapshots, memory=memory)  # type: ignore[misc]
     bound = get_bound(REFERENCE, problem)
     rows[bound.label, "bound"] = lambda batch: bound.bound(batch).signal
     curves, done = [], 0
     for snr in snr_db:
         for (name, kind), run in rows.items():
             progress(done, len(rows) * len(snr_db), f"{name} at {snr:g} dB")
-            levels = _levels(problem, run, frames, snr, tracks, seed)
+            levels = _levels(problem, run, snapshots, snr, tracks, seed)
             curves.append(Curve(name, kind, snr, *levels))
             done += 1
     manifest: dict[str, Json] = {
@@ -151,14 +151,14 @@ def _alone(estimator: ChannelEstimator) -> Callable[[ChannelBatch], Tensor]:
 
 
 def _levels(
-    problem: ChannelProblem, run: Callable[[ChannelBatch], Tensor], frames: int, snr: float, tracks: int, seed: int
+    problem: ChannelProblem, run: Callable[[ChannelBatch], Tensor], snapshots: int, snr: float, tracks: int, seed: int
 ) -> tuple[list[float], float]:
-    """NMSE of each frame and of all, in dB."""
-    error, power = torch.zeros(frames, dtype=torch.float64), torch.zeros(frames, dtype=torch.float64)
+    """NMSE of each snapshot and of all, in dB."""
+    error, power = torch.zeros(snapshots, dtype=torch.float64), torch.zeros(snapshots, dtype=torch.float64)
     for first in range(0, tracks, _TRACKS_AT_ONCE):
         count = min(_TRACKS_AT_ONCE, tracks - first)
-        batch = problem.sample(count * frames, seed=seed, split="test", start=first * frames, snr_db=snr)
+        batch = problem.sample(count * snapshots, seed=seed, split="test", start=first * snapshots, snr_db=snr)
         for total, value in ((error, run(batch) - batch.signal), (power, batch.signal)):
-            total += value.abs().square().sum(1, dtype=torch.float64).reshape(count, frames).sum(0)
+            total += value.abs().square().sum(1, dtype=torch.float64).reshape(count, snapshots).sum(0)
     levels = 10 * torch.log10(error / power)
     return [round(float(level), 3) for level in levels], round(float(10 * torch.log10(error.sum() / power.sum())), 3)

@@ -54,8 +54,8 @@ class Link:
         self.problem = ChannelProblem(plan.scenario)
         with global_state_kept():
             bits = plan.bits_per_symbol
-            self.frames = plan.scenario.frontend.frames
-            self.grid = training_grid(self.frames, plan.streams, plan.data_symbols, plan.subcarriers)
+            self.pilots = plan.scenario.frontend.pilots
+            self.grid = training_grid(self.pilots, plan.streams, plan.data_symbols, plan.subcarriers)
             self._encoder = LDPC5GEncoder(plan.information_bits, plan.coded_bits, num_bits_per_symbol=bits)
             self._decoder = LDPC5GDecoder(self._encoder)
             self._mapper = Mapper("qam", bits)
@@ -74,7 +74,7 @@ class Link:
         no = 10 ** (-snr_db / 10)
         y = self._received(bits, phi.apply(batch.signal), split_streams(probes.apply(batch.signal), probes))
         y = y + no**0.5 * noise[:, None]
-        measured = y[:, 0, :, : self.frames, 0].mT.flatten(1)
+        measured = y[:, 0, :, : self.pilots, 0].mT.flatten(1)
         training = ChannelBatch(batch.signal, measured, phi, torch.full((count,), no), rays=batch.rays)
         return Blocks(training, probes, y, no, bits.to(y.real.dtype))
 
@@ -86,7 +86,7 @@ class Link:
         symbols = self._mapper(self._encoder(bits.to(effective.real.dtype)))
         grid = self._to_grid(symbols.reshape(len(bits), 1, self.plan.streams, -1))[:, 0]
         y = torch.einsum("bsc,bstf->bctf", effective, grid)
-        y[:, :, : self.frames, 0] = trained.reshape(len(bits), self.frames, -1).mT
+        y[:, :, : self.pilots, 0] = trained.reshape(len(bits), self.pilots, -1).mT
         return y[:, None]
 
     def decode(self, blocks: Blocks, h_hat: Tensor, err_var: Tensor) -> Tensor:
@@ -98,9 +98,9 @@ class Link:
 
 
 def front_end(phi: LinearMap, streams: int) -> tuple[BeamformingMap, BeamformingMap]:
-    """Φ of the training frames, whitened, and P of the data: the last `streams` beams through the last combiner.
+    """Φ of the pilots, whitened, and P of the data: the last `streams` beams through the last combiner.
 
-    These frames are trained with that combiner too, so that what the data meets has been measured.
+    These pilots are trained with that combiner too, so that what the data meets has been measured.
     """
     if not isinstance(phi, BeamformingMap):
         raise ValueError(f"phi must be a BeamformingMap, got {type(phi).__name__}")
@@ -108,10 +108,10 @@ def front_end(phi: LinearMap, streams: int) -> tuple[BeamformingMap, Beamforming
     if combiner is not None:
         last = combiner[:, -1:].expand(-1, streams, -1, -1)
         combiner = torch.cat([combiner[:, :-streams], last], 1)
-    training = BeamformingMap(phi.transmit, combiner, antennas=phi.antennas)
-    return training, BeamformingMap(phi.transmit[:, :, -streams:], last, antennas=phi.antennas)
+    training = BeamformingMap.of(phi.transmit, combiner, antennas=phi.antennas)
+    return training, BeamformingMap.of(phi.transmit[:, :, -streams:], last, antennas=phi.antennas)
 
 
 def split_streams(values: Tensor, probes: BeamformingMap) -> Tensor:
     """[batch, streams·N_RF] -> [batch, streams, N_RF]."""
-    return values.reshape(-1, probes.frames, probes.chains)
+    return values.reshape(-1, probes.pilots, probes.chains)

@@ -8,7 +8,7 @@ from typing import Literal, Self, TypedDict
 
 from chanest.bounds.genie import GenieAngles
 from chanest.estimators import estimator_names
-from chanest.estimators.library import find_weights, get_estimator
+from chanest.weights.library import find_weights, get_estimator
 from chanest.evaluation.stored import StoredPlan, digest
 from chanest.problem import ChannelProblem
 from chanest.scenario import Scenario
@@ -95,10 +95,10 @@ class LinkPlan(StoredPlan):
                 f"the link is for narrowband scenarios, whose channel is flat over a block; {self.scenario.name} has "
                 f"{problem.subcarriers} subcarriers of its own"
             )
-        most = min(frontend.chains or problem.arrays[0].ports, frontend.frames)
+        most = min(frontend.chains or problem.arrays[0].ports, frontend.pilots)
         if self.streams > most:
             raise ValueError(
-                f"streams must be at most {most}, what the receiver's chains and the {frontend.frames} training beams of "
+                f"streams must be at most {most}, what the receiver's chains and the {frontend.pilots} training beams of "
                 f"{self.scenario.name} allow, got {self.streams}"
             )
 
@@ -119,7 +119,7 @@ class LinkPlan(StoredPlan):
     @property
     def resource_elements(self) -> int:
         """Of a block, training included."""
-        return (self.scenario.frontend.frames + self.data_symbols) * self.subcarriers
+        return (self.scenario.frontend.pilots + self.data_symbols) * self.subcarriers
 
     @property
     def peak_efficiency(self) -> float:

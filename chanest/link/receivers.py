@@ -11,12 +11,12 @@ from torch import Tensor
 from chanest.bounds.base import chunks
 from chanest.bounds.genie import GenieAngles
 from chanest.channels.sionna_backend import global_state_kept
-from chanest.estimators.library import get_estimator
+from chanest.weights import get_estimator
 from chanest.frontend import BeamformingMap
 from chanest.link.blocks import Blocks, Link, front_end, split_streams
 from chanest.link.plan import REFERENCES
 from chanest.sionna import EstimatorBlock
-from vlista_core.linalg import cholesky
+from vlista_core.gaussian import condition
 from vlista_core.tensorfile import Json
 
 with global_state_kept():
@@ -64,7 +64,7 @@ class ErrorSize:
 
 
 def _estimator(name: str, link: Link, validation: list[Blocks]) -> tuple[Receiver, dict[str, Json]]:
-    block = EstimatorBlock(link.grid, get_estimator(name, link.problem), frames=link.frames)
+    block = EstimatorBlock(link.grid, get_estimator(name, link.problem), pilots=link.pilots)
 
     def beams(blocks: Blocks) -> tuple[Tensor, Tensor, Tensor | None]:
         phi = blocks.training.phi
@@ -84,27 +84,17 @@ def _estimator(name: str, link: Link, validation: list[Blocks]) -> tuple[Receive
 
 
 def _genie(genie: GenieAngles, blocks: Blocks) -> tuple[Tensor, Tensor]:
-    """The posterior mean of G = Ph and its variance where R, the angles' covariance, is known: [batch, streams, N_RF].
-
-    With C = ΦRΦᴴ + σ²I they are PRΦᴴC⁻¹y and diag(PRPᴴ - PRΦᴴC⁻¹ΦRPᴴ).
-    """
-    means, variances, start = [], [], 0
+    """The posterior mean of G = Ph and its variance where R, the angles' covariance, is known: [batch, streams, N_RF]."""
+    found, start = [], 0
     for truth in chunks(blocks.training, genie.problem):
-        some = torch.arange(start, start + len(truth.y))
+        some = torch.arange(start, start + len(truth.signal))
         start += len(some)
-        covariance = genie.covariance(truth.rays)
-        rows = blocks.probes.select(some).cast(truth.y.dtype).materialize()
-        reached = torch.stack([covariance.apply(row.conj()) for row in rows.unbind(1)], -1)
-        total = covariance.seen(truth.phi)
-        total.diagonal(dim1=1, dim2=2).add_(truth.noise_var[:, None])
-        right = torch.cat([truth.phi.apply_block(reached), truth.y[..., None]], -1)
-        white = torch.linalg.solve_triangular(cholesky(total), right, upper=False)
-        cross, y = white[..., :-1], white[..., -1:]
-        means.append((cross.mH @ y)[..., 0])
-        variances.append((rows * reached.mT).sum(-1).real - torch.view_as_real(cross).square().sum((1, 3)))
+        probes = blocks.probes.select(some).cast(truth.signal.dtype)
+        posterior = condition(genie.prior(truth.rays), truth.measured, probes)
+        found.append((posterior.mean, posterior.variance))
     dtype = blocks.y.dtype
-    mean, variance = torch.cat(means).to(dtype), torch.cat(variances).clamp_min(0.0).to(dtype.to_real())
-    return split_streams(mean, blocks.probes), split_streams(variance, blocks.probes)
+    mean, variance = (torch.cat(parts) for parts in zip(*found, strict=True))
+    return split_streams(mean.to(dtype), blocks.probes), split_streams(variance.to(dtype.to_real()), blocks.probes)
 
 
 def _sionna(block: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> Receiver:

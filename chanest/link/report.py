@@ -119,7 +119,7 @@ def _html(results: LinkResults, figure: Path) -> str:
     plan = results.plan
     code = f"{plan.modulation}, code rate {plan.rate:g}, {plan.streams} stream{'s' if plan.streams > 1 else ''}"
     caption = (
-        f"{code}; a block has {plan.scenario.frontend.frames} training symbols and {plan.data_symbols} data symbols on "
+        f"{code}; a block has {plan.scenario.frontend.pilots} training symbols and {plan.data_symbols} data symbols on "
         f"{plan.subcarriers} subcarriers, {plan.information_bits} information bits in one codeword of the 5G LDPC code. "
         "Every receiver has the same channels, beams, bits and noise. SNR is that of one antenna and one stream."
     )

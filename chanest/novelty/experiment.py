@@ -10,8 +10,8 @@ from typing import Any, Self, cast
 import torch
 from torch import Tensor
 
-from chanest.estimators.base import ChannelEstimator, Report, silent
-from chanest.estimators.library import get_estimator
+from chanest.bases.estimator import ChannelEstimator, Report, silent
+from chanest.weights.library import get_estimator
 from chanest.novelty.changes import change_names, changed_frames, get_change
 from chanest.novelty.detector import NoveltyDetector
 from chanest.novelty.scores import get_score

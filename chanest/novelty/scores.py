@@ -13,9 +13,9 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from chanest.estimators.base import ChannelEstimator
+from chanest.bases.estimator import ChannelEstimator
 from chanest.estimators.gmm import GMM
-from chanest.estimators.variational import VLISTAEstimator
+from chanest.estimators.vlista import VLISTAEstimator
 from vlista_core.estimate import Measurement
 
 Shape = tuple[int, int, int]

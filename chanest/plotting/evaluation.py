@@ -23,7 +23,7 @@ _DISTANCE_COST = 20.0
 """Square pixels of overlap that a label may have to be one point nearer to its mark."""
 _AXIS = {
     "snr": "SNR (dB)",
-    "frames": "training frames T",
+    "pilots": "pilots T",
     "chains": "RF chains of the receiver (0: fully digital)",
     "bits": "bits of a phase shifter",
 }

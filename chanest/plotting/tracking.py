@@ -1,4 +1,4 @@
-"""NMSE by frame of a track: with what earlier frames have shown (solid), without (dotted), and the bound (dashed)."""
+"""NMSE by snapshot of a track: with what earlier snapshots have shown (solid), without (dotted), and the bound (dashed)."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ def draw_tracking(tracking: Tracking, path: Path) -> None:
                 own = _BOUND if curve.kind == "bound" else look_of(curve.name)
                 line = DOTTED if curve.kind == "alone" else own.line if curve.kind == "bound" else "-"
                 look = Look(own.colour, own.marker, line, strong=curve.kind == "tracked")
-                frames = range(1, len(curve.nmse_db) + 1)
+                snapshots = range(1, len(curve.nmse_db) + 1)
                 axes.plot(
-                    frames, curve.nmse_db, color=look.colour, ls=look.line, lw=look.width, marker=look.marker,
+                    snapshots, curve.nmse_db, color=look.colour, ls=look.line, lw=look.width, marker=look.marker,
                     ms=0.7 * look.size,
                 )  # fmt: skip
                 ends.append((curve.nmse_db[-1], curve.label, look))
             axes.set_title(f"SNR {snr:g} dB")
-            axes.set_xlabel("frame of the track")
+            axes.set_xlabel("snapshot of the track")
             axes.set_ylabel("NMSE (dB)")
             axes.set_xticks(range(1, len(tracking.curves[0].nmse_db) + 1))
             axes.grid(alpha=0.25)
             label_ends(figure, axes, ends)
-        figure.suptitle(f"What earlier frames are worth: {tracks} test tracks", fontsize=13)
+        figure.suptitle(f"What earlier snapshots are worth: {tracks} test tracks", fontsize=13)

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from chanest.estimators import Fit, adlista_fit
-from chanest.estimators.adlista import ADLISTAEstimator
-from chanest.estimators.directions import Directions, SeenDirections
-from chanest.estimators.powers import PowerAugmentation, atom_powers
-from chanest.estimators.toeplitz import LagTable
+from chanest.estimators.atom_lmmse import ADLISTAEstimator
+from chanest.covariances.directions import Directions, SeenDirections
+from chanest.networks.powers import PowerAugmentation, atom_powers
+from chanest.covariances.lags import LagTable
 from chanest.problem import ChannelProblem
 from chanest.scenario import Scenario
 from vlista_core.estimate import Measurement

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from chanest.estimators import Fit
-from chanest.estimators.base import ChannelEstimator
-from chanest.estimators.calibrating import KNOTS_DB, LEVELS, SNRS_DB, Draws, calibrate, conformal_intervals
-from chanest.estimators.calibration import Calibration, hats
-from chanest.estimators.library import (
+from chanest.bases.estimator import ChannelEstimator
+from chanest.uncertainty.calibrating import KNOTS_DB, LEVELS, SNRS_DB, Draws, calibrate, conformal_intervals
+from chanest.uncertainty.calibration import Calibration, hats
+from chanest.weights.library import (
     calibrate_estimator,
     calibration_file,
     get_estimator,
@@ -24,7 +24,7 @@ from chanest.estimators.library import (
     weights_file,
 )
 from chanest.estimators.linear import LMMSE, LS
-from chanest.estimators.spread import gaussian
+from chanest.uncertainty.estimate import gaussian
 from chanest.problem import ChannelBatch, ChannelProblem
 from chanest.scenario import ArraySection, CdlSection, DataSection, FrontendSection, Scenario
 from vlista_core.draws import Split
@@ -245,7 +245,7 @@ def test_a_calibration_of_other_weights_or_another_front_end_is_not_used(tmp_pat
 
 def test_training_calibrates_where_it_is_quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     problem = ChannelProblem(SCENARIO)
-    monkeypatch.setattr("chanest.estimators.library.affordable", lambda estimator, problem, seconds: 32)
+    monkeypatch.setattr("chanest.weights.library.affordable", lambda estimator, problem, seconds: 32)
     path = train_estimator("lmmse", problem, Fit(seconds=4.0), folder=tmp_path)
     calibration = get_estimator("lmmse", problem, weights=path).calibration
     assert calibration is not None

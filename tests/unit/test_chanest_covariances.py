@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from chanest.estimators import Fit
-from chanest.estimators.adlista_plus import ADLISTAPlus
-from chanest.estimators.codebook import FLOOR, CovarianceCodebook
+from chanest.estimators.gated_lmmse import ADLISTAPlus
+from chanest.covariances.codebook import FLOOR, CovarianceCodebook
 from chanest.estimators.gmm import GMM
 from chanest.estimators.linear import whitened
-from chanest.estimators.mixtures import ASSUMED_NOISE, ToeplitzComponents
-from chanest.estimators.toeplitz import LagTable, View
+from chanest.covariances.components import ASSUMED_NOISE, ToeplitzComponents
+from chanest.covariances.lags import LagTable, View
 from chanest.problem import ChannelBatch, ChannelProblem
 from chanest.scenario import Scenario
 from vlista_core.estimate import Measurement

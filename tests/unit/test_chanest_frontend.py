@@ -9,7 +9,7 @@ import torch
 
 import chanest
 from chanest.arrays import ula, upa
-from chanest.beams import draw_beams, draw_combiners
+from chanest.pilots import draw_beams, draw_combiners
 from chanest.frontend import BeamformingMap
 
 

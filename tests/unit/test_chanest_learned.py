@@ -12,11 +12,11 @@ import chanest
 from chanest.batched import BatchedKroneckerMap
 from chanest.dictionaries import KroneckerMap
 from chanest.estimators import ChannelEstimator, Fit, estimator_class, learned, variational
-from chanest.estimators.draws import PooledDraws
-from chanest.estimators.kronecker_vlista import KroneckerVLISTA
-from chanest.estimators.library import get_estimator, train_estimator
-from chanest.estimators.unfolded import grouped_nmse_db, starting_dictionary
-from chanest.estimators.variational import VLISTAEstimator
+from chanest.bases.draws import PooledDraws
+from chanest.networks.kronecker_vlista import KroneckerVLISTA
+from chanest.weights.library import get_estimator, train_estimator
+from chanest.bases.unfolded import grouped_nmse_db, starting_dictionary
+from chanest.estimators.vlista import VLISTAEstimator
 from vlista_core.metrics import nmse_db
 from vlista_core.problems import Batch
 from vlista_core.testing import ESTIMATOR_CHECKS, MAP_CHECKS, EstimatorCase, MapCase

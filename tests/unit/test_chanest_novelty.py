@@ -11,7 +11,7 @@ from torch import Tensor
 
 import chanest
 from chanest.arrays import upa
-from chanest.estimators.base import ChannelEstimator
+from chanest.bases.estimator import ChannelEstimator
 from chanest.estimators.gmm import GMM
 from chanest.estimators.linear import LS
 from chanest.novelty import CHANGES, NoveltyDetector, Score, change_names, changed_frames

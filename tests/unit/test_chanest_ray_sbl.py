@@ -11,9 +11,9 @@ from torch import Tensor
 import chanest.estimators.ray_sbl as module
 from chanest.estimators import Fit
 from chanest.estimators.covariance_step import covariance_step
-from chanest.estimators.directions import distinct
+from chanest.covariances.directions import distinct
 from chanest.estimators.ray_sbl import RaySBL
-from chanest.estimators.toeplitz import LagTable, View
+from chanest.covariances.lags import LagTable, View
 from chanest.problem import ChannelProblem
 from chanest.scenario import Scenario
 from vlista_core.estimate import Measurement

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from chanest import ChannelProblem, get_estimator, load_scenario
-from chanest.estimators.family import FamilyEstimator
+from chanest.bases.family import FamilyEstimator
 from chanest.evaluation.tracking import Tracking, evaluate_tracking
 from chanest.problem import ChannelBatch
 from chanest.tracking import Tracker, track

@@ -1,0 +1,71 @@
+"""Training draws that cost little: pooled channels seen through pooled beams, paired anew for every sample."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from chanest.fit import Fit
+from chanest.frontend import BeamformingMap
+from chanest.problem import ChannelProblem
+from vlista_core.draws import Split, sample_generators
+from vlista_core.linops import LinearMap
+from vlista_core.problems import Batch, Problem
+
+BEAMS = 2048
+_LEAST_CHANNELS = 128
+_MOST_ENTRIES = 2**24
+_CHANNELS_PER_SECOND = 40
+
+
+class PooledDraws(Problem):
+    """A scenario whose training samples pair a channel and beams of two pools at random, with fresh noise.
+
+    The pools are draws of the training split. Generating a channel takes longer than a training step spends on it, while
+    the pairs never repeat. A batch is a function of (seed, start, count); the other splits are the scenario's own.
+    """
+
+    def __init__(self, problem: ChannelProblem, channels: Tensor, beams: LinearMap) -> None:
+        """channels: [pool, n], beams: Φ of as many samples as there are beams in the pool."""
+        self.problem, self.channels, self.beams = problem, channels, beams
+
+    @classmethod
+    def within(cls, problem: ChannelProblem, plan: Fit) -> PooledDraws:
+        """Pools that take a few hundredths of a budget in seconds."""
+        most = min(problem.scenario.data.train, _MOST_ENTRIES // problem.signal_length)
+        size = max(_LEAST_CHANNELS, min(most, round(_CHANNELS_PER_SECOND * plan.size)))
+        beams = problem.sample(min(size, BEAMS), seed=plan.seed, split="train").phi
+        return cls(problem, problem.channels(size, seed=plan.seed, split="train"), beams)
+
+    @property
+    def signal_length(self) -> int:
+        return self.problem.signal_length
+
+    @property
+    def measurements(self) -> int:
+        return self.problem.measurements
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.problem.dtype
+
+    def sample(
+        self, count: int, *, seed: int, split: Split = "test", start: int = 0, snr_db: float | None = None
+    ) -> Batch:
+        if split != "train":
+            return self.problem.sample(count, seed=seed, split=split, start=start, snr_db=snr_db)
+        return self.pairs(count, seed=seed, start=start, snr_db=snr_db)[1]
+
+    def pairs(self, count: int, *, seed: int, start: int = 0, snr_db: float | None = None) -> tuple[Tensor, Batch]:
+        """Training samples, and which channel of the pool each has: [count]."""
+        (generator,) = sample_generators(seed, "train", [start], "pooled")
+        index = torch.randint(len(self.channels), (count,), generator=generator)
+        signal = self.channels[index]
+        phi = self.beams.select(torch.randint(self.beams.batch or 1, (count,), generator=generator))
+        low, high = self.problem.scenario.snr_db if snr_db is None else (snr_db, snr_db)
+        noise_var = 10 ** (-(low + (high - low) * torch.rand(count, generator=generator)) / 10)
+        if not isinstance(phi, BeamformingMap):
+            raise TypeError(f"a scenario measures through a BeamformingMap, got {type(phi).__name__}")
+        arriving = phi.subcarriers * phi.pilots * phi.antennas
+        noise = noise_var.sqrt()[:, None] * torch.randn(count, arriving, dtype=self.dtype, generator=generator)
+        return index, Batch(signal, phi.apply(signal) + phi.combine(noise), phi, noise_var)

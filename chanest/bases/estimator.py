@@ -1,0 +1,189 @@
+"""What all channel estimators share: the noise may be unknown, the arrays are checked, weights go to a file and back."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+
+from chanest.fit import Fit
+from chanest.uncertainty.calibration import Calibration
+from chanest.uncertainty.estimate import ChannelEstimate, independent
+from chanest.uncertainty.noise import NoiseModel
+from vlista_core.configured import Configured
+from vlista_core.estimate import Estimate, Estimator, Measurement
+from vlista_core.gaussian import Covariance, condition
+from vlista_core.linops import LinearMap
+from vlista_core.metrics import nmse_db
+from vlista_core.tensorfile import Json
+
+if TYPE_CHECKING:
+    from chanest.problem import ChannelProblem
+
+_SPREAD_ENTRIES = 2**22
+"""Of the covariances that are worked with at once where variances are asked for."""
+ChunkSpread = Callable[[Measurement, Tensor, Estimate, LinearMap | None], Tensor | None]
+"""Variances of some samples: their measurement, which they are, their estimate, and P for them."""
+
+
+class ChannelEstimator(nn.Module, Estimator, Configured):
+    """ĥ = vec(Ĥ) from y = Φh + n for one pair of arrays. A subclass is one file and one line in the registry."""
+
+    name: ClassVar[str]
+    """As in the registry, tables and file names."""
+    summary: ClassVar[str]
+    """One line for `chanest estimators`."""
+    needs_fit: ClassVar[bool] = False
+    """Whether it is of no use before `fit` (or weights) has given it something to go by."""
+
+    half_precision: ClassVar[bool] = False
+    """Whether its file is in half precision."""
+    narrowband: ClassVar[bool] = False
+    """Whether it is for one subcarrier only."""
+
+    def __init__(self, signal_length: int) -> None:
+        super().__init__()
+        self.signal_length = signal_length
+        self.noise = NoiseModel()
+        self.calibration: Calibration | None = None
+
+    @classmethod
+    @abstractmethod
+    def build(cls, problem: ChannelProblem) -> Self:
+        """An estimator of the right sizes, with default settings and nothing learned. The problem has passed `check`."""
+
+    @classmethod
+    def check(cls, problem: ChannelProblem) -> None:
+        """ValueError where the method is not for problems of this kind."""
+        if cls.narrowband and problem.subcarriers > 1:
+            raise ValueError(f"{cls.name} is for one subcarrier; {problem.scenario.name} has {problem.subcarriers}")
+
+    def fit(self, problem: ChannelProblem, plan: Fit) -> dict[str, Json]:
+        """Learn or tune in place from the training and validation splits; returns what the file should say of it."""
+        raise ValueError(f"{self.name} has nothing to learn or tune")
+
+    @abstractmethod
+    def infer(self, measured: Measurement) -> Estimate:
+        """The estimate of checked inputs whose noise is known, a chunk at a time. Runs without gradients."""
+
+    def estimate(self, y: Tensor, phi: LinearMap | Tensor, noise_var: Tensor | float | None = None) -> ChannelEstimate:
+        """See Estimator; noise_var None is estimated from y, sample by sample. `variance` is worked out when it is read."""
+        measured = self.checked(y, phi, noise_var)
+        with torch.no_grad():
+            found = joined([self.infer(part) for part, _ in in_chunks(measured, self.chunk(measured))])
+        own = partial(self._variance, None, measured, found)
+        if self.calibration is None:
+            return ChannelEstimate(found, own)
+        spread = partial(self._variance, self.calibration, measured, found)
+        radius = partial(self.calibration.radius, noise_var=measured.noise_var)
+        return ChannelEstimate(found, spread, own=own, radius=radius)
+
+    def spread(self, measured: Measurement, found: Estimate, probes: LinearMap | None) -> Tensor | None:
+        """Variance of the errors of ĥ, or of Pĥ, as the method itself has it, a chunk at a time: [batch, n or p] or None.
+
+        found: what `infer` gave; its variance, where it has one, is taken for that of independent errors.
+        """
+        return None if found.variance is None else independent(found.variance, probes)
+
+    def _variance(
+        self, calibration: Calibration | None, measured: Measurement, found: Estimate, probes: LinearMap | None
+    ) -> Tensor | None:
+        def one(part: Measurement, some: Tensor, kept: Estimate, chosen: LinearMap | None) -> Tensor | None:
+            raw = self.spread(part, kept, chosen) if calibration is None or calibration.uses_raw else None
+            return raw if calibration is None else calibration.variance(part, kept, raw, chosen)
+
+        return self.spread_in_chunks(one, measured, found, probes)
+
+    def spread_in_chunks(
+        self, one: ChunkSpread, measured: Measurement, found: Estimate, probes: LinearMap | None
+    ) -> Tensor | None:
+        """The variances of any number of samples from those of a few at a time; None where `one` has none."""
+        parts = []
+        with torch.no_grad():
+            for part, some in in_chunks(measured, _SPREAD_ENTRIES // self.signal_length**2):
+                chosen = probes if probes is None or probes.batch is None else probes.select(some)
+                parts.append(one(part, some, selected(found, some), chosen))
+        known = [part for part in parts if part is not None]
+        return torch.cat(known) if known else None
+
+    def chunk(self, measured: Measurement) -> int | None:
+        """How many samples `infer` is to get at once, for the sake of memory and speed; None is all of them."""
+        return None
+
+    def checked(self, y: Tensor, phi: LinearMap | Tensor, noise_var: Tensor | float | None) -> Measurement:
+        """The inputs of `estimate` as a Measurement that fits the arrays and whose noise is known, or a ValueError."""
+        measured = Measurement.checked(y, phi, 0.0 if noise_var is None else noise_var)
+        if measured.phi.shape[1] != self.signal_length:
+            raise ValueError(
+                f"phi must have {self.signal_length} columns, the entries of vec(H) for which this {self.name} was made, "
+                f"got {measured.phi.shape[1]}"
+            )
+        if noise_var is None:
+            return Measurement(y, measured.phi, self.unknown_noise(y, measured.phi))
+        return measured
+
+    def unknown_noise(self, y: Tensor, phi: LinearMap) -> Tensor:
+        """σ² where nobody gave it: [batch]."""
+        return self.noise.estimate(y, phi)
+
+    def parameters_learned(self) -> int:
+        """How many real numbers it was given by training: parameters and buffers, a complex one counts twice."""
+        held = {**dict(self.named_parameters()), **dict(self.named_buffers())}
+        return sum(
+            value.numel() * (2 if value.is_complex() else 1)
+            for name, value in held.items()
+            if not name.startswith("noise.")
+        )
+
+    def validation_nmse_db(self, problem: ChannelProblem, snrs: tuple[float, ...], count: int, seed: int) -> list[Json]:
+        """NMSE in dB on `count` validation draws at each of `snrs`: what a file says of a fit."""
+        scores: list[Json] = []
+        for snr in snrs:
+            batch = problem.sample(count, seed=seed, split="validation", snr_db=snr)
+            scores.append(nmse_db(self.estimate(batch.y, batch.phi, batch.noise_var).signal, batch.signal))
+        return scores
+
+
+class GaussianEstimator(ChannelEstimator):
+    """ĥ = E[h | y] under a Gaussian prior that may depend on the measurement. A subclass gives the prior."""
+
+    @abstractmethod
+    def prior(self, measured: Measurement) -> Covariance:
+        """R, one for all samples or one for each."""
+
+    def infer(self, measured: Measurement) -> Estimate:
+        return Estimate(condition(self.prior(measured), measured).mean)
+
+    def spread(self, measured: Measurement, found: Estimate, probes: LinearMap | None) -> Tensor:
+        return condition(self.prior(measured), measured, probes).variance
+
+
+def in_chunks(measured: Measurement, size: int | None) -> Iterator[tuple[Measurement, Tensor]]:
+    """Consecutive samples, at most `size` of them at once, and which they are. None is all of them."""
+    every, device = len(measured.y), measured.y.device
+    size = every if size is None else max(1, size)
+    for start in range(0, every, size):
+        some = torch.arange(start, min(start + size, every), device=device)
+        yield (measured if len(some) == every else measured.select(some)), some
+
+
+def joined(parts: list[Estimate]) -> Estimate:
+    """One Estimate from those of consecutive samples; trajectories and draws are kept only where there is one part."""
+
+    def cat(name: str) -> Tensor | None:
+        values = [getattr(part, name) for part in parts]
+        return None if values[0] is None else torch.cat(values)
+
+    if len(parts) == 1:
+        return parts[0]
+    signal = torch.cat([part.signal for part in parts])
+    return Estimate(signal, cat("code"), cat("variance"), iterations=cat("iterations"))
+
+
+def selected(found: Estimate, some: Tensor) -> Estimate:
+    """Signal and variance of the chosen samples."""
+    return Estimate(found.signal[some], variance=None if found.variance is None else found.variance[some])

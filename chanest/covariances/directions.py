@@ -1,0 +1,157 @@
+"""Directions of departure and arrival as a dictionary: an atom a_t,i ⊗ a_r,j for every pair of them.
+
+Atoms are phase ramps over uniform arrays, with entries of modulus one. So the covariance Σ p_ij (a_t,i a_t,iᴴ) ⊗ (a_r,j a_r,jᴴ)
+that powers p of the atoms give a channel is a table of lags: two small products, whatever the number of atoms.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache, cached_property
+
+import torch
+from torch import Tensor
+
+from chanest.arrays import Array
+from chanest.channels.coefficients import RayFactors
+from chanest.covariances.codebook import k_means
+from chanest.covariances.lags import BeamView, LagCovariance, LagLayout
+from chanest.dictionaries import KroneckerMap
+from vlista_core.gaussian import Covariance
+from vlista_core.linops import LinearMap
+
+_SAME = 1e4
+"""Phases are the same where they agree to this many parts of a radian."""
+
+
+@dataclass(frozen=True, eq=False)
+class Directions:
+    """Phases from one column to the next and from one row to the next, of each direction, at both ends."""
+
+    layout: LagLayout
+    departing: Tensor
+    """[departures, 2]."""
+    arriving: Tensor
+    """[arrivals, 2]."""
+
+    @cached_property
+    def dictionary(self) -> KroneckerMap:
+        """Ψ, the atoms as columns: a code [batch, departures·arrivals] -> vec(H)."""
+        return KroneckerMap(_ramps(self.arriving, _elements(self.layout.rx)), _ramps(self.departing, _elements(self.layout.tx)))
+
+    @cached_property
+    def lags(self) -> KroneckerMap:
+        """What each atom's own covariance has at every lag: powers [batch, departures·arrivals] -> [batch, transmit·receive lags]."""
+        receive = torch.tensor(self.layout.receive_lags)
+        return KroneckerMap(_ramps(self.arriving, receive), _ramps(self.departing, _transmit_lags(self.layout.tx)))
+
+    def sums(self, table: Tensor) -> Tensor:
+        """aᴴQa of every atom a from the lag sums of Q (see `BeamView.pulled_back`): -> [batch, departures·arrivals]."""
+        weight = torch.full((table.shape[1], 1), 2.0, device=table.device)
+        weight[0] = 1.0
+        return self.lags.adjoint((weight * table).mT.flatten(1)).real
+
+
+@dataclass(frozen=True, eq=False)
+class DirectionCovariance(Covariance):
+    """R = Ψ diag(p) Ψᴴ for powers p of the atoms of some directions."""
+
+    powers: Tensor
+    """[batch or 1, departures·arrivals], real."""
+    directions: Directions
+    view: SeenDirections | None = None
+    """Φ prepared, where the caller looks through the same Φ more than once."""
+
+    @property
+    def length(self) -> int:
+        return self.directions.dictionary.shape[0]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.directions.dictionary.dtype
+
+    @cached_property
+    def as_lags(self) -> LagCovariance:
+        """The same covariance as a table of lags."""
+        layout, lags = self.directions.layout, self.directions.lags
+        table = lags.apply(self.powers.to(lags.dtype)).reshape(len(self.powers), *reversed(layout.shape)).mT
+        return LagCovariance(table.contiguous(), layout)
+
+    def apply(self, x: Tensor) -> Tensor:
+        psi = self.directions.dictionary
+        return psi.apply(self.powers * psi.adjoint(x))
+
+    def seen(self, phi: LinearMap) -> Tensor:
+        view = self.view if self.view is not None and self.view.phi is phi else SeenDirections(self.directions, phi)
+        if view.beams is None:
+            return self.as_lags.seen(phi)
+        ramps = self.directions.lags.rx
+        powers = self.powers.reshape(len(self.powers), len(self.directions.departing), -1)
+        return view.seen_at(view.sent, view.sent_conjugate, (powers.to(ramps.dtype) @ ramps.mT).mT)
+
+    def mixture(self, weights: Tensor) -> DirectionCovariance:
+        return DirectionCovariance(weights @ self.powers, self.directions)
+
+    def variances(self) -> Tensor:
+        return self.powers.sum(1, keepdim=True).expand(-1, self.length)
+
+    def materialize(self) -> Tensor:
+        return self.as_lags.materialize()
+
+
+class SeenDirections(BeamView):
+    """A front end and some directions: what each pilot sends into each direction of departure is worked out once."""
+
+    def __init__(self, directions: Directions, phi: LinearMap) -> None:
+        super().__init__(directions.layout, phi)
+        self.directions = directions
+        if self.beams is not None:
+            self.sent = self.beams.transmit.mT @ directions.dictionary.tx
+            self.sent_conjugate = self.sent.conj().resolve_conj()
+
+
+def ray_phases(factors: RayFactors, layout: LagLayout) -> tuple[Tensor, Tensor]:
+    """The phases of all rays at the transmitter and at the receiver: [batch·rays, 2] each."""
+    return _phases(factors.tx, layout.tx), _phases(factors.rx, layout.rx)
+
+
+def distinct(phases: Tensor, most: int, seed: int) -> tuple[Tensor, Tensor]:
+    """The distinct rows of `phases` [rays, 2], or their k-means where there are more than `most`.
+
+    Returns the directions, [at most `most`, 2], and for each ray the index of its direction, [rays].
+    """
+    found, which = torch.unique((phases * _SAME).round(), dim=0, return_inverse=True)
+    if len(found) > most:  # On the torus: -π and π are one place.
+        which, _ = k_means(torch.cat([phases.cos(), phases.sin()], 1), most, seed)
+        used, which = torch.unique(which, return_inverse=True)
+        found = found[: len(used)]
+    turns = torch.polar(torch.ones_like(phases), phases)
+    mean = torch.zeros(len(found), 2, dtype=turns.dtype).index_add_(0, which, turns)
+    return mean.angle(), which
+
+
+def _ramps(phases: Tensor, places: Tensor) -> Tensor:
+    """exp(j·phases·place). phases: [directions, 2] per column and row, places: [places, 2] -> [places, directions]."""
+    angle = phases @ places.to(phases).mT
+    return torch.polar(torch.ones_like(angle), angle).mT
+
+
+def _phases(steering: Tensor, array: Array) -> Tensor:
+    """From one column to the next and from one row to the next. [batch, rays, N] -> [batch·rays, 2]."""
+    grid = steering.reshape(-1, array.columns, array.rows)
+    steps = [grid.narrow(axis, min(1, grid.shape[axis] - 1), 1)[:, 0, 0] / grid[:, 0, 0] for axis in (1, 2)]
+    return torch.stack(steps, 1).angle()
+
+
+@cache
+def _elements(array: Array) -> Tensor:
+    """(column, row) of the elements in the order of vec(H): [N, 2]."""
+    return torch.cartesian_prod(torch.arange(array.columns), torch.arange(array.rows))
+
+
+@cache
+def _transmit_lags(array: Array) -> Tensor:
+    """(columns, rows) between two transmit elements, in the order of a table: [transmit lags, 2]."""
+    return torch.cartesian_prod(
+        torch.arange(1 - array.columns, array.columns), torch.arange(1 - array.rows, array.rows)
+    )

@@ -1,0 +1,90 @@
+"""R = Σ_k D_k ⊗ T_k ⊗ S_k: delay, transmit and receive covariances, as clusters give them; n × n is not formed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from chanest.frontend import BeamformingMap
+from vlista_core.gaussian import Covariance
+from vlista_core.linops import LinearMap
+
+
+@dataclass(frozen=True, eq=False)
+class KroneckerCovariance(Covariance):
+    """A sum of Kronecker products, of each sample or (leading dimension 1) of all."""
+
+    tx: Tensor
+    """T_k: [batch or 1, terms, N_t, N_t]."""
+    rx: Tensor
+    """S_k: [batch or 1, terms, N_r, N_r]."""
+    delay: Tensor | None = None
+    """D_k: [batch or 1, terms, S, S]; None for one subcarrier."""
+
+    @property
+    def length(self) -> int:
+        subcarriers = 1 if self.delay is None else self.delay.shape[2]
+        return subcarriers * self.tx.shape[2] * self.rx.shape[2]
+
+    def without_empty_terms(self) -> KroneckerCovariance:
+        """The same sum without the terms that are zero in every sample."""
+        tx, rx = (torch.view_as_real(factor).flatten(2).any(2) for factor in (self.tx, self.rx))
+        kept = (tx & rx).any(0)
+        delay = None if self.delay is None else self.delay[:, kept]
+        return KroneckerCovariance(self.tx[:, kept], self.rx[:, kept], delay)
+
+    def joined(self, other: KroneckerCovariance) -> KroneckerCovariance:
+        """The sum of two covariances of one subcarrier."""
+        return KroneckerCovariance(torch.cat([self.tx, other.tx], 1), torch.cat([self.rx, other.rx], 1))
+
+    def apply(self, x: Tensor) -> Tensor:
+        self._check_input("x", x, self.length)
+        grid = x.reshape(len(x), -1, 1, self.tx.shape[3], self.rx.shape[3])
+        terms = self.tx[:, None] @ grid @ self.rx[:, None].mT
+        if self.delay is not None:
+            terms = torch.einsum("bkst,btknr->bsknr", self.delay, terms)
+        return terms.sum(2).flatten(1)
+
+    def seen(self, phi: LinearMap) -> Tensor:
+        """The entry of chains c of pilot t and c' of t' is Σ_k (f_tᵀT_k f_t'*)·(w_tcᴴ S_k w_t'c'), times D_k across subcarriers."""
+        subcarriers = 1 if self.delay is None else self.delay.shape[2]
+        if not isinstance(phi, BeamformingMap) or phi.subcarriers != subcarriers:
+            return super().seen(phi)
+        pilots, chains = phi.pilots, phi.chains
+        beams = phi.transmit[:, None].mT @ self.tx @ phi.transmit[:, None].conj()
+        if phi.weights is None and self.delay is None:
+            total = beams.flatten(2).mT @ self.rx.flatten(2)
+            return total.reshape(-1, pilots, pilots, chains, chains).transpose(2, 3).reshape(-1, pilots * chains, pilots * chains)
+        combiners = None if phi.weights is None else phi.weights.movedim(2, 1).flatten(2)
+        total = torch.zeros(phi.batch, *phi.shape[:1], *phi.shape[:1], dtype=beams.dtype, device=beams.device)
+        for term in range(beams.shape[1]):
+            received = self.rx[:, term]
+            if combiners is None:
+                block = beams[:, term, :, None, :, None] * received[:, None, :, None, :]
+            else:
+                received = (combiners.mH @ received @ combiners).reshape(-1, pilots, chains, pilots, chains)
+                block = beams[:, term, :, None, :, None] * received
+            block = block.reshape(-1, pilots * chains, pilots * chains)
+            total += block if self.delay is None else _kronecker(self.delay[:, term], block)
+        return total
+
+    def mixture(self, weights: Tensor) -> KroneckerCovariance:
+        """As many terms as all members have together; the weights go to the receive factors."""
+        delay = None if self.delay is None else self.delay.flatten(0, 1)[None]
+        rx = weights[:, :, None, None, None].to(self.dtype) * self.rx
+        return KroneckerCovariance(self.tx.flatten(0, 1)[None], rx.flatten(1, 2), delay)
+
+    def materialize(self) -> Tensor:
+        size = self.tx.shape[2] * self.rx.shape[2]
+        if self.delay is None:
+            return torch.einsum("bkij,bkrs->birjs", self.tx, self.rx).reshape(-1, size, size)
+        whole = torch.einsum("bkde,bkij,bkrs->bdirejs", self.delay, self.tx, self.rx)
+        return whole.reshape(-1, self.length, self.length)
+
+
+def _kronecker(left: Tensor, right: Tensor) -> Tensor:
+    """[batch or 1, a, a] ⊗ [batch, b, b] sample by sample."""
+    size = left.shape[1] * right.shape[1]
+    return (left[:, :, None, :, None] * right[:, None, :, None, :]).reshape(-1, size, size)

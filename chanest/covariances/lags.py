@@ -1,0 +1,330 @@
+"""Covariances of channels between uniform arrays: block Toeplitz, so a table of lags holds all of an n×n matrix.
+
+E h[t, r] h[t', r']* depends on the distances of the elements alone. With the lags d_t = t - t' of the transmit array on its
+(column, row) grid and d_r of the receive array, R is Σ_l T_l ⊗ S_l: T_l is the Toeplitz matrix of the transmit lags at
+receive lag l, S_l the shift by l. Half of the receive lags suffice because R is Hermitian.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from chanest.arrays import Array
+from chanest.channels.rays import Rays
+from chanest.channels.source import ChannelSource
+from chanest.frontend import BeamformingMap
+from vlista_core.gaussian import Covariance
+from vlista_core.linops import LinearMap
+
+if TYPE_CHECKING:
+    from chanest.problem import ChannelProblem
+
+_RAYS_BLOCK = 250
+
+
+def has_lags(problem: ChannelProblem) -> bool:
+    """Whether tables of lags hold the covariances of a problem: one subcarrier, one polarisation at both ends."""
+    return problem.subcarriers == 1 and all(len(array.slants) == 1 for array in problem.arrays)
+
+
+class LagLayout:
+    """The layout of tables [batch, receive lags, transmit lags] for a pair of arrays of one polarisation."""
+
+    def __init__(self, rx: Array, tx: Array) -> None:
+        for name, array in (("rx", rx), ("tx", tx)):
+            if len(array.slants) > 1:
+                raise ValueError(
+                    f"{name} must have one polarisation for a Toeplitz covariance, got {array.polarization}"
+                )
+        self.rx, self.tx = rx, tx
+        lags = [(c, r) for c in range(rx.columns) for r in range(1 - rx.rows, rx.rows) if c > 0 or r >= 0]
+        self.receive_lags = lags
+        """(columns, rows) between two receive elements, the first at (0, 0); the mirrored ones are implied."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Receive lags, transmit lags."""
+        return len(self.receive_lags), (2 * self.tx.columns - 1) * (2 * self.tx.rows - 1)
+
+    @cached_property
+    def pairs(self) -> Tensor:
+        """Which receive lag a pair of elements has, those that are mirrored counted after the others: [N_r, N_r]."""
+        place = {lag: index for index, lag in enumerate(self.receive_lags)}
+        elements = [(c, r) for c in range(self.rx.columns) for r in range(self.rx.rows)]
+        index = torch.empty(self.rx.elements, self.rx.elements, dtype=torch.int64)
+        for i, (column, row) in enumerate(elements):
+            for j, (other_column, other_row) in enumerate(elements):
+                lag = (column - other_column, row - other_row)
+                mirrored = lag not in place
+                index[i, j] = place[(-lag[0], -lag[1])] + len(place) if mirrored else place[lag]
+        return index
+
+    @cached_property
+    def multiplicity(self) -> Tensor:
+        """How many entries of R a lag stands for, its mirrored ones included: [receive lags, transmit lags]."""
+        across = _triangle(self.tx.columns)[:, None] * _triangle(self.tx.rows)[None, :]
+        counts = torch.bincount(self.pairs.flatten(), minlength=2 * len(self.receive_lags)).reshape(2, -1).sum(0)
+        return counts[:, None].float() * across.flatten()[None, :]
+
+    @cached_property
+    def lag_of(self) -> Tensor:
+        """Which transmit lag a pair of elements has: [N_t, N_t]."""
+        column, row = (torch.arange(self.tx.elements) // self.tx.rows, torch.arange(self.tx.elements) % self.tx.rows)
+        across = column[:, None] - column + self.tx.columns - 1
+        return across * (2 * self.tx.rows - 1) + row[:, None] - row + self.tx.rows - 1
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Points of the Fourier transform over transmit lags: one for each, so that nothing wraps around."""
+        return 2 * self.tx.columns - 1, 2 * self.tx.rows - 1
+
+    def spectrum(self, table: Tensor) -> Tensor:
+        """The Fourier transform of a table over its transmit lags: [batch, receive lags, points]."""
+        lags = table.reshape(*table.shape[:2], *self.grid)
+        spectrum: Tensor = torch.fft.fft2(torch.fft.ifftshift(lags, dim=(2, 3)))
+        return spectrum.flatten(2)
+
+    def products(self, h: Tensor) -> Tensor:
+        """The sums of hhᴴ over the entries of each lag, as `BeamView.pulled_back` gives them: [batch, n] -> tables."""
+        angles = self.angles(h)
+        power = _at_lags(self, (angles[..., :, None] * angles[..., None, :].conj())[..., None])
+        return _from_spectrum(self, power[..., 0])
+
+    def angles(self, h: Tensor) -> Tensor:
+        """The Fourier transform over the transmit array: [batch, N_t·N_r] -> [batch, points, N_r]."""
+        grid = h.reshape(len(h), self.tx.columns, self.tx.rows, self.rx.elements)
+        angles: Tensor = torch.fft.fftn(grid, s=self.grid, dim=(1, 2))
+        return angles.flatten(1, 2)
+
+    def matrix(self, table: Tensor) -> Tensor:
+        """R itself: [batch, n, n]."""
+        blocks = table[:, :, self.lag_of.to(table.device)]
+        both = torch.cat([blocks, blocks.mH], 1)[:, self.pairs.to(table.device)]
+        return both.permute(0, 3, 1, 4, 2).reshape(len(table), self.tx.elements * self.rx.elements, -1)
+
+    def of_channels(self, h: Tensor, weights: Tensor) -> Tensor:
+        """Σ_b weight_b·h_b h_bᴴ averaged along its diagonals. h: [batch, n], weights: [batch, tables] -> tables."""
+        return self._lags(weights.mT @ self._power(h)) / self._entries.to(h.device)
+
+    def _power(self, h: Tensor) -> Tensor:
+        """|Fourier transform|² at so many points that nothing wraps around: [batch, n] -> [batch, points]."""
+        grid = h.reshape(-1, self.tx.columns, self.tx.rows, self.rx.columns, self.rx.rows)
+        angles = torch.fft.fftn(grid, s=[2 * size - 1 for size in grid.shape[1:]], dim=(1, 2, 3, 4))
+        return torch.view_as_real(angles).square().sum(-1).flatten(1)
+
+    def _lags(self, power: Tensor) -> Tensor:
+        """From powers at the points of `_power` to the lags of a table: [batch, points] -> [batch, receive, transmit]."""
+        shape = [2 * size - 1 for size in (self.tx.columns, self.tx.rows, self.rx.columns, self.rx.rows)]
+        lags: Tensor = torch.fft.ifftn(power.reshape(-1, *shape), dim=(1, 2, 3, 4))
+        lags = torch.fft.fftshift(lags, dim=(1, 2)).flatten(3).flatten(1, 2)
+        places = [column % shape[2] * shape[3] + row % shape[3] for column, row in self.receive_lags]
+        return lags[:, :, places].mT
+
+    def of_matrix(self, matrix: Tensor, *, mean: bool = True) -> Tensor:
+        """Averages (or sums) of Hermitian matrices [batch, n, n] over the entries of each lag: the nearest table."""
+        elements, receive = self.tx.elements, self.rx.elements
+        pairs = matrix.reshape(len(matrix), elements, receive, elements, receive).transpose(3, 4)
+        blocks = _at_lags(self, pairs).flatten(2)
+        sums = blocks.new_zeros(len(matrix), *self.shape)
+        sums.index_add_(2, self.lag_of.flatten().to(matrix.device), blocks)
+        return sums / self._entries.to(matrix.device) if mean else sums
+
+    @cached_property
+    def _entries(self) -> Tensor:
+        """How many entries of R a lag stands for, without the mirrored ones."""
+        once = self.multiplicity.clone()
+        once[1:] /= 2.0
+        return once
+
+    def of_rays(self, source: ChannelSource, rays: Rays) -> Tensor:
+        """The covariance of each sample given its clusters: Σ_c P_c R_tx,c ⊗ R_rx,c. -> [batch, receive, transmit lags].
+
+        A cluster's factors are averages over its rays; which ray of one end goes with which of the other is not known.
+        """
+        parts = []
+        for first in range(0, len(rays), _RAYS_BLOCK):
+            some = rays.select(torch.arange(first, min(len(rays), first + _RAYS_BLOCK)))
+            parts.append(self._of_rays(source, some))
+        return torch.cat(parts)
+
+    def _of_rays(self, source: ChannelSource, rays: Rays) -> Tensor:
+        factors = source.factors(rays)
+        clusters, per_cluster = rays.aoa.shape[1:]
+        power = factors.gains.abs().square().sum(dim=(1, 2)) * source.scale**2
+        table = self._clusters(factors.rx, factors.tx, power, slice(0, clusters * per_cluster), clusters)
+        if power.shape[1] > clusters * per_cluster:  # The last ray is the line of sight: a cluster of its own.
+            table = table + self._clusters(factors.rx, factors.tx, power, slice(clusters * per_cluster, None), 1)
+        return table
+
+    def _clusters(self, rx: Tensor, tx: Tensor, power: Tensor, some: slice, clusters: int) -> Tensor:
+        """Σ_c P_c R_tx,c ⊗ R_rx,c over the rays in `some`, equally many per cluster."""
+        width = 2 * self.rx.rows - 1
+        kept = [(c + self.rx.columns - 1) * width + r + self.rx.rows - 1 for c, r in self.receive_lags]
+        receive = _mean_lags(rx[:, some], self.rx, clusters)[:, :, kept]
+        transmit = _mean_lags(tx[:, some], self.tx, clusters)
+        total = power[:, some].reshape(len(rx), clusters, -1).sum(2)
+        return (receive * total[:, :, None]).mT @ transmit
+
+
+@dataclass(frozen=True, eq=False)
+class LagCovariance(Covariance):
+    """R as a table of lags."""
+
+    table: Tensor
+    """[batch or 1, receive lags, transmit lags]."""
+    layout: LagLayout
+    view: BeamView | None = None
+    """Φ prepared, where the caller looks through the same Φ more than once."""
+
+    @property
+    def length(self) -> int:
+        return self.layout.tx.elements * self.layout.rx.elements
+
+    @cached_property
+    def spectrum(self) -> Tensor:
+        """The Fourier transform of the table over its transmit lags."""
+        return self.layout.spectrum(self.table)
+
+    def apply(self, x: Tensor) -> Tensor:
+        self._check_input("x", x, self.length)
+        layout = self.layout
+        if len(self.table) == 1:
+            return x @ self.materialize()[0].mT
+        both = torch.cat([self.spectrum, self.spectrum.conj()], 1).mT[:, :, layout.pairs.to(x.device)]
+        turned = (both @ layout.angles(x)[..., None]).reshape(len(x), *layout.grid, layout.rx.elements)
+        back: Tensor = torch.fft.ifftn(turned, dim=(1, 2))
+        return back[:, : layout.tx.columns, : layout.tx.rows].reshape(len(x), -1)
+
+    def seen(self, phi: LinearMap) -> Tensor:
+        view = self.view if self.view is not None and self.view.phi is phi else BeamView(self.layout, phi)
+        if view.beams is None:
+            return super().seen(phi)
+        return view.seen_at(view.spectra, view.conjugate, self.spectrum / self.spectrum.shape[2])
+
+    def mixture(self, weights: Tensor) -> LagCovariance:
+        mixed = weights.to(self.dtype) @ self.table.flatten(1)
+        return LagCovariance(mixed.reshape(-1, *self.table.shape[1:]), self.layout)
+
+    def variances(self) -> Tensor:
+        power = self.table[:, 0, self.table.shape[2] // 2].real
+        return power[:, None].expand(-1, self.length)
+
+    def materialize(self) -> Tensor:
+        return self.layout.matrix(self.table)
+
+
+class BeamView:
+    """A front end as covariances need it: what its beams send into directions, worked out once.
+
+    A beamformer is used pilot by pilot, through the angular spectra of its beams. For any other map `beams` is None, and
+    covariances are given to it column by column.
+    """
+
+    def __init__(self, layout: LagLayout, phi: LinearMap) -> None:
+        self.layout, self.phi = layout, phi
+        self.beams = phi if isinstance(phi, BeamformingMap) and phi.subcarriers == 1 else None
+
+    @cached_property
+    def spectra(self) -> Tensor:
+        """Σ_i f_t[i] exp(jω·i) at the points ω of the layout's grid: [batch, pilots, points]."""
+        transmit, (columns, rows) = self._beamformer().transmit, self.layout.grid
+        grid = transmit.mT.reshape(len(transmit), -1, self.layout.tx.columns, self.layout.tx.rows)
+        spectra: Tensor = torch.fft.ifft2(grid, s=self.layout.grid).flatten(2) * (columns * rows)
+        return spectra
+
+    @cached_property
+    def conjugate(self) -> Tensor:
+        """Of `spectra`, in memory."""
+        return self.spectra.conj().resolve_conj()
+
+    def seen_at(self, sent: Tensor, conjugate: Tensor, weights: Tensor) -> Tensor:
+        """ΦRΦᴴ of an R that is a sum over directions: [batch, m, m].
+
+        sent: what each pilot sends into each direction, [batch, pilots, directions], and its conjugate; weights: of each
+        direction at each receive lag, [batch or 1, receive lags, directions].
+        """
+        combiners = self._beamformer().weights
+        weighted = sent[:, None] * weights[:, :, None]
+        between = (weighted.flatten(1, 2) @ conjugate.mT).reshape(*weighted.shape[:3], -1)
+        both = torch.cat([between, between.mH], 1).transpose(1, 2).contiguous()
+        pairs = both[:, :, self.layout.pairs.to(both.device)]
+        if combiners is None:
+            return pairs.transpose(3, 4).reshape(len(pairs), pairs.shape[1] * pairs.shape[2], -1)
+        return _combined(combiners, pairs)
+
+    def pulled_back(self, matrix: Tensor) -> Tensor:
+        """The sums of Q = ΦᴴMΦ over the entries of each lag, so that tr(RQ) = Re Σ R's table · conj(sums) · weight.
+
+        matrix: M, Hermitian, [batch, m, m] -> [batch, receive lags, transmit lags]. The weight is 2 but for receive lag 0.
+        """
+        layout, batch, receive = self.layout, len(matrix), self.layout.rx.elements
+        if self.beams is None:
+            identity = torch.eye(self.phi.shape[1], dtype=matrix.dtype, device=matrix.device)
+            whole = self.phi.apply_block(identity[None])
+            return layout.of_matrix(whole.mH @ matrix @ whole, mean=False)
+        if self.beams.weights is None:
+            pilots = self.spectra.shape[1]
+            pairs = matrix.reshape(batch, pilots, receive, pilots, receive).transpose(3, 4)
+        else:
+            pairs = _spread(self.beams.weights, matrix)
+        at_lags = _at_lags(layout, pairs)
+        beamed = (at_lags.flatten(1, 2) @ self.spectra).reshape(*at_lags.shape[:3], -1)
+        power = (self.conjugate[:, None] * beamed).sum(2)
+        return _from_spectrum(layout, power)
+
+    def _beamformer(self) -> BeamformingMap:
+        if self.beams is None:
+            raise TypeError(f"only a beamformer sends into directions, got {type(self.phi).__name__}")
+        return self.beams
+
+
+def _from_spectrum(layout: LagLayout, spectrum: Tensor) -> Tensor:
+    """What `LagLayout.spectrum` was made from: [batch, receive lags, points] -> tables."""
+    lags = torch.fft.ifft2(spectrum.reshape(*spectrum.shape[:2], *layout.grid))
+    table: Tensor = torch.fft.fftshift(lags, dim=(2, 3))
+    return table.flatten(2)
+
+
+def _combined(weights: Tensor, pairs: Tensor) -> Tensor:
+    """Wᴴ M W pilot by pilot. weights: [batch, T, N_r, N_RF], pairs: M as [batch, T, N_r, N_r', T'] -> [batch, m, m]."""
+    batch, pilots, elements, chains = weights.shape
+    left = weights.mH @ pairs.reshape(batch, pilots, elements, -1)
+    left = left.reshape(batch, pilots * chains, elements, pilots).permute(0, 3, 1, 2)
+    return (left @ weights).transpose(1, 2).reshape(batch, pilots * chains, -1)
+
+
+def _spread(weights: Tensor, matrix: Tensor) -> Tensor:
+    """W M Wᴴ pilot by pilot, the adjoint of `_combined`: [batch, m, m] -> [batch, T, N_r, N_r', T']."""
+    batch, pilots, elements, chains = weights.shape
+    right = matrix.reshape(batch, pilots * chains, pilots, chains).transpose(1, 2) @ weights.mH
+    right = right.reshape(batch, pilots, pilots, chains, elements).permute(0, 2, 3, 4, 1)
+    spread = weights @ right.reshape(batch, pilots, chains, -1)
+    return spread.reshape(batch, pilots, elements, elements, pilots)
+
+
+def _at_lags(layout: LagLayout, pairs: Tensor) -> Tensor:
+    """Sums over the pairs of receive elements at each lag. [batch, T, N_r, N_r, T'] -> [batch, receive lags, T, T']."""
+    return torch.stack([pairs[:, :, layout.pairs == lag].sum(2) for lag in range(len(layout.receive_lags))], 1)
+
+
+def _mean_lags(steering: Tensor, array: Array, clusters: int) -> Tensor:
+    """Mean over the rays of a cluster of exp(j·phase·lag). steering: [batch, rays, N] -> [batch, clusters, lags]."""
+    grid = steering.reshape(len(steering), clusters, -1, array.columns, array.rows)
+    grid = grid / grid[..., :1, :1]
+    across, down = _both_ways(grid[..., 0]), _both_ways(grid[..., 0, :])
+    return (across.mT @ down).flatten(2) / grid.shape[2]
+
+
+def _both_ways(powers: Tensor) -> Tensor:
+    """exp(j·n·phase) for n = 0 … N - 1 -> for n = 1 - N … N - 1, in the last dimension."""
+    return torch.cat([powers[..., 1:].flip(-1).conj(), powers], -1)
+
+
+def _triangle(size: int) -> Tensor:
+    """How many pairs of `size` elements are at each lag: [2·size - 1]."""
+    return size - torch.arange(1 - size, size).abs().float()

@@ -1,0 +1,31 @@
+"""A-DLISTA with our adaptive augmentation and learned Kronecker dictionaries."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+from chanest.bases.unfolded import UnfoldedEstimator, starting_dictionary
+from vlista_core.checkpoint import register_model
+from vlista_core.models import ADLISTA
+
+if TYPE_CHECKING:
+    from chanest.problem import ChannelProblem
+
+LAYERS = 10
+"""Also of `vlista`, which starts from this network."""
+
+
+@register_model
+class AdaptiveADLISTAEstimator(UnfoldedEstimator):
+    """A-DLISTA with our adaptive augmentation: one step, one threshold and one memory per layer follow norms of the sample.
+
+    Not the paper's network, which is `a-dlista`: it has ten layers, sees norms in place of ΦΨ, and never forms ΦΨ.
+    """
+
+    name = "a-dlista-adaptive"
+    summary = "ours: A-DLISTA whose steps and thresholds, one per layer, follow norms of residual and gradient"
+    half_precision = True
+
+    @classmethod
+    def build(cls, problem: ChannelProblem) -> Self:
+        return cls(problem.signal_length, ADLISTA(starting_dictionary(problem), layers=LAYERS))

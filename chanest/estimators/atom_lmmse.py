@@ -1,0 +1,142 @@
+"""Atom LMMSE, ours: built on the paper's idea that what adapts should adapt to the measurement, here the power of every atom.
+
+h = Ψx with an atom for every pair of a direction of departure and one of arrival, the directions learned. A layer steps along
+the gradient of the whitened residual, x = η_θ(p ∘ (ΦΨ)ᴴC⁻¹y) with C = ΦΨ diag(p) (ΦΨ)ᴴ + σ²I and the soft threshold η_θ: the
+powers p of the atoms are their steps and what they are shrunk by, and with the right p one layer is enough. The first layer has
+the mean powers of training channels and only looks; a network sees (ΦΨ)ᴴy and (ΦΨ)ᴴC⁻¹y and gives the powers of the last. ΦΨ is
+not formed. How it learns: `chanest.networks.powers_fit`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+import torch
+from torch import Tensor, nn
+
+from chanest.arrays import Array
+from chanest.bases.estimator import ChannelEstimator
+from chanest.covariances import DirectionCovariance, Directions, LagLayout
+from chanest.covariances.directions import SeenDirections
+from chanest.fit import Fit
+from chanest.networks.powers import PowerNetwork
+from chanest.networks.powers_fit import fit_powers
+from chanest.scenario import CdlSection
+from vlista_core.checkpoint import register_model
+from vlista_core.estimate import Estimate, Measurement
+from vlista_core.gaussian import Posterior, condition
+from vlista_core.linops import LinearMap
+from vlista_core.prox import soft_threshold, squared_modulus
+from vlista_core.tensorfile import Json
+
+if TYPE_CHECKING:
+    from chanest.problem import ChannelProblem
+
+_FEWEST_DIRECTIONS, _MOST_DIRECTIONS = 16, 96
+"""At an end; twice as many as elements in between. Channels of several models come from more places: half as many again, up
+to twice the most."""
+_PROFILES, _HIDDEN = 192, 144
+_PROFILES_LARGE, _LARGE = 80, 512
+_CHUNK_ENTRIES = 2**21
+
+
+@register_model
+class AtomLMMSE(ChannelEstimator):
+    """One layer to look and one to answer; the powers of all atoms come from what the first one sees."""
+
+    name = "atom-lmmse"
+    summary = "ours: the power of every atom of a learned dictionary adapts to the measurement; each step is exact"
+    needs_fit = True
+    half_precision = True
+    narrowband = True
+
+    def __init__(
+        self,
+        rx: Array,
+        tx: Array,
+        *,
+        departures: int,
+        arrivals: int,
+        profiles: int = _PROFILES,
+        hidden: int = _HIDDEN,
+    ) -> None:
+        """departures, arrivals: directions at the transmitter and the receiver; profiles, hidden: of the network."""
+        super().__init__(rx.ports * tx.ports)
+        self.layout = LagLayout(rx, tx)
+        self.departing = nn.Parameter(torch.zeros(departures, 2))
+        self.arriving = nn.Parameter(torch.zeros(arrivals, 2))
+        self.mean_powers = nn.Parameter(torch.zeros(departures * arrivals))
+        """Logarithms."""
+        self.misfit = nn.Parameter(torch.tensor(-7.0))
+        """Logarithm of what no atom holds, which counts as noise: E|h|² is one."""
+        self.threshold = nn.Parameter(torch.tensor(-4.6))
+        """Logarithm of θ in units of the root mean square of the sample's code."""
+        generator = torch.Generator().manual_seed(0)
+        self.network = PowerNetwork(departures * arrivals, profiles, hidden, generator)
+
+    @classmethod
+    def build(cls, problem: ChannelProblem) -> Self:
+        rx, tx = problem.arrays
+        channel = problem.scenario.channel
+        mixed = isinstance(channel, CdlSection) and len(channel.models) > 1
+        each, most = (3, 2 * _MOST_DIRECTIONS) if mixed else (2, _MOST_DIRECTIONS)
+        arrivals, departures = (min(most, max(_FEWEST_DIRECTIONS, each * array.elements)) for array in (rx, tx))
+        profiles = _PROFILES if problem.signal_length <= _LARGE else _PROFILES_LARGE
+        return cls(rx, tx, departures=departures, arrivals=arrivals, profiles=profiles)
+
+    @property
+    def directions(self) -> Directions:
+        """Ψ."""
+        return Directions(self.layout, self.departing, self.arriving)
+
+    def chunk(self, measured: Measurement) -> int:
+        """Small enough to stay in cache."""
+        return max(1, _CHUNK_ENTRIES // (measured.phi.shape[0] * self.signal_length))
+
+    def infer(self, measured: Measurement) -> Estimate:
+        powers, last = self.last_layer(measured)
+        code = self.code(powers, last.gradient)
+        return Estimate(self.directions.dictionary.apply(code), code)
+
+    def spread(self, measured: Measurement, found: Estimate, probes: LinearMap | None) -> Tensor:
+        return self.last_layer(measured, probes)[1].variance
+
+    def last_layer(self, measured: Measurement, probes: LinearMap | None = None) -> tuple[Tensor, Posterior]:
+        """The powers that the network gives, [batch, atoms], and the posterior with them."""
+        noisy, view = self.with_misfit(measured), SeenDirections(self.directions, measured.phi)
+        powers = self.powers(noisy, *self.look(noisy, view))
+        return powers, condition(self.covariance(powers, view), noisy, probes)
+
+    def covariance(self, powers: Tensor, view: SeenDirections) -> DirectionCovariance:
+        """R of channels whose atoms have these powers, [batch or 1, atoms]."""
+        return DirectionCovariance(powers, view.directions, view)
+
+    def code(self, powers: Tensor, pulled: Tensor) -> Tensor:
+        """x = η_θ(p ∘ Ψᴴv). powers: [batch, atoms], pulled: v = ΦᴴC⁻¹y, [batch, n] -> [batch, atoms]."""
+        moved = powers * self.directions.dictionary.adjoint(pulled)
+        power = squared_modulus(moved).mean(1, keepdim=True)
+        return soft_threshold(moved, self.threshold.exp() * torch.sqrt(power + torch.finfo(power.dtype).tiny))
+
+    def with_misfit(self, measured: Measurement) -> Measurement:
+        """The measurement with what no atom holds added to its noise."""
+        return Measurement(measured.y, measured.phi, measured.noise_var + self.misfit.exp())
+
+    def look(self, measured: Measurement, view: SeenDirections) -> tuple[Tensor, Tensor]:
+        """The first layer: powers of (ΦΨ)ᴴy and of (ΦΨ)ᴴC⁻¹y with the mean powers of training channels. [batch, atoms] each."""
+        first = condition(self.covariance(self.mean_powers.exp()[None], view), measured)
+        pulled = torch.cat([measured.phi.adjoint(measured.y), first.gradient])
+        raw, white = squared_modulus(view.directions.dictionary.adjoint(pulled)).chunk(2)
+        return raw, white
+
+    def powers(self, measured: Measurement, raw: Tensor, white: Tensor) -> Tensor:
+        """p of the last layer from what the first one saw: [batch, atoms]."""
+        found: Tensor = self.network([raw, white], self.scalars(measured))
+        return found
+
+    def scalars(self, measured: Measurement) -> list[Tensor]:
+        """What the network sees of the sample besides: noise and power of y, [batch] each."""
+        return [measured.noise_var, squared_modulus(measured.y).mean(1)]
+
+    def fit(self, problem: ChannelProblem, plan: Fit) -> dict[str, Json]:
+        """Directions and profiles from the rays of training channels, then the network, then all of it together."""
+        return fit_powers(self, problem, plan)

@@ -1,0 +1,35 @@
+"""Bayesian compressed sensing on an angular grid."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from chanest.bases.grid import Choices, Settings, SolverEstimator
+from chanest.dictionaries import KroneckerMap
+from vlista_core.checkpoint import register_model
+from vlista_core.solvers import BCS, Solver
+
+
+@register_model
+class BCSEstimator(SolverEstimator):
+    """Bayesian compressed sensing: the fast relevance vector machine, an atom at a time, with σ² = level."""
+
+    name = "bcs"
+    summary = "Bayesian compressed sensing (fast relevance vector machine) on an angular grid"
+    defaults: ClassVar[Settings] = {
+        "oversampling": 1.5, "noise_factor": 2.0, "model_error": 0.03, "admission": 1.0, "iterations": 100,
+    }  # fmt: skip
+    choices: ClassVar[Choices] = {
+        "noise_factor": (1.5, 2.0, 3.0),
+        "model_error": (0.0, 0.03, 0.06),
+        "admission": (1.0, 2.0, 4.0),
+        "oversampling": (1.5, 2.0),
+        "iterations": (30, 100, 300),
+    }
+
+    def solver(self, measurements: int, dictionary: KroneckerMap) -> Solver:
+        return BCS(
+            dictionary=dictionary,
+            admission=self.settings["admission"],
+            iterations=int(self.settings["iterations"]),
+        )

@@ -1,0 +1,46 @@
+"""Least squares: the posterior mean under a white prior and without noise."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+import torch
+from torch import Tensor
+
+from chanest.bases.estimator import ChannelEstimator
+from vlista_core.checkpoint import register_model
+from vlista_core.estimate import Estimate, Measurement
+from vlista_core.gaussian import WhiteCovariance, condition
+from vlista_core.linalg import cholesky
+from vlista_core.linops import LinearMap
+
+if TYPE_CHECKING:
+    from chanest.problem import ChannelProblem
+
+
+@register_model
+class LS(ChannelEstimator):
+    """ĥ = Φᴴ(ΦΦᴴ)⁻¹y, of least norm where there are fewer measurements than unknowns."""
+
+    name = "ls"
+    summary = "least squares, of least norm where m < n"
+    forms_product = True
+
+    @classmethod
+    def build(cls, problem: ChannelProblem) -> Self:
+        return cls(problem.signal_length)
+
+    def infer(self, measured: Measurement) -> Estimate:
+        white = WhiteCovariance(measured.y.new_ones(1), self.signal_length)
+        without_noise = Measurement(measured.y, measured.phi, torch.zeros_like(measured.noise_var))
+        return Estimate(condition(white, without_noise).mean)
+
+    def spread(self, measured: Measurement, found: Estimate, probes: LinearMap | None) -> Tensor | None:
+        """σ²·diag(P(ΦᴴΦ)⁻¹Pᴴ); with fewer measurements than unknowns nothing bounds the errors, and it is None."""
+        m, n = measured.phi.shape
+        if m < n:
+            return None
+        phi = measured.phi.materialize()
+        rows = torch.eye(n, dtype=phi.dtype, device=phi.device) if probes is None else probes.materialize()
+        white = torch.linalg.solve_triangular(cholesky(phi.mH @ phi), rows.mH, upper=False)
+        return measured.noise_var[:, None] * torch.view_as_real(white).square().sum((-3, -1))

@@ -1,0 +1,79 @@
+"""VLISTA as a channel estimator: it can say how sure it is."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Self, cast
+
+import torch
+from torch import Tensor
+
+from chanest.bases.draws import PooledDraws
+from chanest.bases.estimator import ChannelEstimator
+from chanest.bases.unfolded import UnfoldedEstimator, starting_dictionary
+from chanest.estimators.a_dlista_adaptive import LAYERS, AdaptiveADLISTAEstimator
+from chanest.fit import Fit
+from chanest.networks.kronecker_vlista import KroneckerVLISTA
+from chanest.uncertainty.estimate import ChannelEstimate, of_samples
+from vlista_core.checkpoint import register_model
+from vlista_core.linops import LinearMap
+from vlista_core.problems import Batch
+
+if TYPE_CHECKING:
+    from chanest.problem import ChannelProblem
+
+
+@register_model
+class VLISTAEstimator(UnfoldedEstimator):
+    """VLISTA with a posterior over the factors of the Kronecker dictionary of every sample and layer."""
+
+    name = "vlista"
+    summary = "VLISTA: a posterior over each measurement's dictionary; gives a variance and samples where asked"
+    half_precision = True
+    batch_size = 48
+    learning_rate = 1e-3
+    scalar_rate = 3e-3
+
+    @classmethod
+    def build(cls, problem: ChannelProblem) -> Self:
+        return cls(problem.signal_length, KroneckerVLISTA(starting_dictionary(problem), layers=LAYERS))
+
+    def start(self, problem: ChannelProblem, draws: PooledDraws, plan: Fit) -> str:
+        """From the scenario's `a-dlista-adaptive`: its weights where some fit, else one trained with half of the budget."""
+        from chanest.weights import find_weights, get_estimator
+
+        network = cast(KroneckerVLISTA, self.network)
+        plain: ChannelEstimator = AdaptiveADLISTAEstimator(self.signal_length, network.plain())
+        if find_weights(plain.name, problem.scenario.name) is not None:
+            found = get_estimator(plain.name, problem)
+            if found.configuration() == plain.configuration():
+                network.load_state_dict(found.get_submodule("network").state_dict(), strict=False)
+                return "weights of a-dlista-adaptive"
+        plain.fit(problem, plan.part(0.5))
+        network.load_state_dict(plain.get_submodule("network").state_dict(), strict=False)
+        return "a-dlista-adaptive with half of the budget"
+
+    def training_loss(self, batch: Batch, *, generator: torch.Generator) -> Tensor:
+        """-ELBO."""
+        return self.network.training_loss(batch, generator=generator)
+
+    def estimate(
+        self,
+        y: Tensor,
+        phi: LinearMap | Tensor,
+        noise_var: Tensor | float | None = None,
+        *,
+        n_samples: int = 0,
+        seed: int = 0,
+    ) -> ChannelEstimate:
+        """With n_samples = S: mean, variance and samples of S reconstructions, each with dictionaries of its own.
+
+        A draw is a function of (seed, draw, layer). The variance is then that of the draws: how sure the network is of its
+        dictionaries, far less than how far off it is. S = 0 takes the mean dictionaries and the variance of the calibration.
+        """
+        if n_samples == 0:
+            return super().estimate(y, phi, noise_var)
+        measured = self.checked(y, phi, noise_var)
+        with torch.no_grad():
+            found = cast(KroneckerVLISTA, self.network).sampled(measured, n_samples=n_samples, seed=seed)
+        return ChannelEstimate(found, partial(of_samples, cast(Tensor, found.samples)))

@@ -1,0 +1,67 @@
+"""How an estimator is fitted: a budget in seconds or in steps, a seed, and whom to tell."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+Report = Callable[[float, str], None]
+"""Called now and then with the share of the work that is done, 0 to 1, and a few words."""
+
+
+def silent(share: float, words: str) -> None:
+    """A Report that says nothing."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A budget, the seed of the training draws, and whom to tell.
+
+    With `steps` the work is counted and not timed, so that a fit depends on the seed alone, on any machine.
+    """
+
+    seconds: float = 300.0
+    steps: int | None = None
+    seed: int = 0
+    report: Report = field(default=silent, compare=False)
+
+    def __post_init__(self) -> None:
+        if not self.size > 0:
+            raise ValueError(f"a budget must be positive, got {self.size:g}")
+
+    @property
+    def size(self) -> float:
+        """The budget in its own unit: seconds, or steps."""
+        return self.seconds if self.steps is None else float(self.steps)
+
+    @property
+    def budget(self) -> str:
+        """For people and files, as "300 s" or "40 steps"."""
+        return f"{self.seconds:g} s" if self.steps is None else f"{self.steps} steps"
+
+    def part(self, share: float, *, first: float = 0.0) -> Fit:
+        """A plan for a part of the work, whose report stands for the shares first … first + share of the whole."""
+        report: Report = lambda done, words: self.report(first + share * done, words)  # noqa: E731
+        steps = None if self.steps is None else max(1, round(share * self.steps))
+        return replace(self, seconds=share * self.seconds, steps=steps, report=report)
+
+
+class Clock:
+    """The share of a budget that is gone, by time or by what was ticked off."""
+
+    def __init__(self, plan: Fit) -> None:
+        self.plan, self.begin, self.ticks = plan, time.monotonic(), 0
+
+    def tick(self) -> None:
+        """A piece of work is done: a block of channels, a batch of draws, a step of an optimizer, a score."""
+        self.ticks += 1
+
+    def share(self) -> float:
+        """From 0; above 1 once the budget is spent."""
+        gone = time.monotonic() - self.begin if self.plan.steps is None else self.ticks
+        return gone / self.plan.size
+
+    def report(self, words: str) -> None:
+        """Tell the plan's listener how far it is."""
+        self.plan.report(min(1.0, self.share()), words)

@@ -1,0 +1,294 @@
+"""What y = Φs + n says of a Gaussian signal: the one place that factorises C = ΦRΦᴴ + σ²I.
+
+With s ~ CN(0, R) and n ~ CN(0, σ²I) the measurement is y ~ CN(0, C). Given y,
+    mean         E s = RΦᴴC⁻¹y
+    covariance   R - RΦᴴC⁻¹ΦR
+    evidence     log p(y) = -yᴴC⁻¹y - log det C, up to the constant -m log π.
+Real signals have N in place of CN, and half the evidence.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from vlista_core.estimate import Measurement
+from vlista_core.linalg import cholesky
+from vlista_core.linops import DenseMap, LinearMap
+from vlista_core.prox import squared_modulus
+
+_LEAST_SHARE = 1e-2
+"""Least variance of an entry, as a share of the mean over its sample: what lies below is rounding of an R that a file
+stores in half precision and that need not be definite."""
+
+
+@dataclass(frozen=True, eq=False)
+class Covariance(LinearMap):
+    """R = E ssᴴ: what is believed of a signal before y. A Hermitian map, one for all samples or one for each.
+
+    A kind is a frozen dataclass whose tensors have a leading dimension: the samples, the members of a family, or one for an R
+    that all share. It gives `length`, `apply` and `materialize`, and `seen` where its structure makes that cheap. What the
+    signal is made of (transmit, receive, delay) is known to the kind and to Φ alone.
+    """
+
+    @property
+    @abstractmethod
+    def length(self) -> int:
+        """n."""
+
+    def seen(self, phi: LinearMap) -> Tensor:
+        """ΦRΦᴴ: [batch, m, m], or [1, m, m] where Φ and R are shared."""
+        once = phi.apply_block(self.materialize())
+        return phi.apply_block(once.mH.contiguous())
+
+    def variances(self) -> Tensor:
+        """The diagonal of R: [batch or 1, n]."""
+        return self.materialize().diagonal(dim1=1, dim2=2).real
+
+    def mixture(self, weights: Tensor) -> Covariance:
+        """Σ_k weight_k R_k over the members of this family. weights: [batch, members], not negative."""
+        return DenseCovariance(torch.einsum("bk,knm->bnm", weights.to(self.dtype), self.materialize()))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.length, self.length
+
+    @property
+    def batch(self) -> int | None:
+        size = max(tensor.shape[0] for tensor in self.tensors())
+        return None if size == 1 else size
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.tensors()[0].dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.tensors()[0].device
+
+    def adjoint(self, y: Tensor) -> Tensor:
+        return self.apply(y)
+
+    def select(self, index: Tensor) -> Self:
+        """The covariances of the chosen samples, or the chosen members. index: [k] integer or [batch] bool."""
+        return self._with(lambda tensor: tensor if tensor.shape[0] == 1 else tensor[index])
+
+    def to(self, device: torch.device | str) -> Self:
+        return self._with(lambda tensor: tensor.to(device))
+
+    def cast(self, dtype: torch.dtype) -> Self:
+        return self._with(lambda tensor: tensor.to(dtype if tensor.is_complex() == dtype.is_complex else dtype.to_real()))
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        values = (getattr(self, field.name) for field in fields(self))
+        return tuple(value for value in values if isinstance(value, Tensor))
+
+    def _with(self, change: Callable[[Tensor], Tensor]) -> Self:
+        held = {field.name: getattr(self, field.name) for field in fields(self) if field.init}
+        return replace(self, **{name: change(value) for name, value in held.items() if isinstance(value, Tensor)})
+
+
+@dataclass(frozen=True, eq=False)
+class DenseCovariance(Covariance):
+    """A stored matrix."""
+
+    matrix: Tensor
+    """[batch or 1, n, n]."""
+
+    @property
+    def length(self) -> int:
+        return self.matrix.shape[2]
+
+    def apply(self, x: Tensor) -> Tensor:
+        self._check_input("x", x, self.length)
+        return x @ self.matrix[0].mT if len(self.matrix) == 1 else DenseMap(self.matrix).apply(x)
+
+    def materialize(self) -> Tensor:
+        return self.matrix
+
+
+@dataclass(frozen=True, eq=False)
+class WhiteCovariance(Covariance):
+    """R = p·I: every direction counts alike. Without noise its mean is the least squares estimate of least norm."""
+
+    power: Tensor
+    """p, in the dtype of the signal: [batch or 1]."""
+    size: int
+
+    @property
+    def length(self) -> int:
+        return self.size
+
+    def apply(self, x: Tensor) -> Tensor:
+        self._check_input("x", x, self.length)
+        return self.power[:, None] * x
+
+    def seen(self, phi: LinearMap) -> Tensor:
+        return self.power[:, None, None] * phi.gram()
+
+    def variances(self) -> Tensor:
+        return self.power.real[:, None].expand(-1, self.size)
+
+    def materialize(self) -> Tensor:
+        return self.power[:, None, None] * torch.eye(self.size, dtype=self.dtype, device=self.device)
+
+
+class LowRank(Covariance):
+    """R = UUᴴ with fewer columns than measurements: systems of as many unknowns as there are columns are solved."""
+
+    @abstractmethod
+    def gram_seen(self, phi: LinearMap) -> Tensor:
+        """(ΦU)ᴴΦU: [batch, columns, columns]."""
+
+    @abstractmethod
+    def matched(self, phi: LinearMap, y: Tensor) -> Tensor:
+        """(ΦU)ᴴy: [batch, columns]."""
+
+    @abstractmethod
+    def combine(self, coefficients: Tensor) -> Tensor:
+        """U c. coefficients: [batch, columns] -> [batch, n]."""
+
+    @property
+    @abstractmethod
+    def columns_held(self) -> int:
+        """How many columns U has."""
+
+
+@dataclass(frozen=True, eq=False)
+class Posterior:
+    """The signal given y. What is asked for is worked out then, and once."""
+
+    prior: Covariance
+    measured: Measurement
+    factor: Tensor
+    """L with LLᴴ = C: [batch, m, m], or [1, m, m] where all samples share it."""
+    probes: LinearMap | None
+
+    @cached_property
+    def whitened(self) -> Tensor:
+        """C⁻¹y: [batch, m]."""
+        return self.solve(self.measured.y)
+
+    @cached_property
+    def gradient(self) -> Tensor:
+        """ΦᴴC⁻¹y, the gradient of the evidence along the signal: [batch, n]."""
+        return self.measured.phi.adjoint(self.whitened)
+
+    @cached_property
+    def mean(self) -> Tensor:
+        """E s, or E Ps with probes: [batch, n or p]."""
+        signal = self.prior.apply(self.gradient)
+        return signal if self.probes is None else self.probes.apply(signal)
+
+    @cached_property
+    def variance(self) -> Tensor:
+        """The diagonal of the covariance of s, or of Ps with probes: [batch, n or p]."""
+        if self.probes is None:
+            across, before = self.prior.materialize(), self.prior.variances()
+        else:
+            rows = self.probes.materialize()
+            across = self.prior.apply_block(rows.mH)
+            before = (rows * across.mT).sum(-1).real
+        white = self.whiten(self.measured.phi.apply_block(across))
+        left = (before - squared_modulus(white).sum(-2)).clamp_min(0.0)
+        if self.probes is None:
+            left = left.maximum(_LEAST_SHARE * left.mean(1, keepdim=True))
+        return left.expand(len(self.measured.y), -1)
+
+    @cached_property
+    def log_evidence(self) -> Tensor:
+        """log p(y) without its constant: [batch]."""
+        fit = (self.measured.y.conj() * self.whitened).real.sum(1)
+        log_volume = 2 * self.factor.diagonal(dim1=1, dim2=2).real.log().sum(1)
+        return -(fit + log_volume) * (1.0 if self.measured.y.is_complex() else 0.5)
+
+    @cached_property
+    def precision(self) -> Tensor:
+        """C⁻¹: [batch or 1, m, m]."""
+        return torch.cholesky_inverse(self.factor)
+
+    def solve(self, right: Tensor) -> Tensor:
+        """C⁻¹ times a vector per sample: [batch, m] -> [batch, m]."""
+        if len(self.factor) == 1:
+            return torch.cholesky_solve(right.mT[None], self.factor)[0].mT
+        return torch.cholesky_solve(right[..., None], self.factor)[..., 0]
+
+    def whiten(self, block: Tensor) -> Tensor:
+        """L⁻¹ times a block per sample: [batch or 1, m, k] -> [batch or 1, m, k]."""
+        white: Tensor = torch.linalg.solve_triangular(self.factor, block, upper=False)
+        return white
+
+
+@dataclass(frozen=True, eq=False)
+class LowRankPosterior(Posterior):
+    """The same for R = UUᴴ, through G = (ΦU)ᴴΦU + σ²I: the mean is UG⁻¹(ΦU)ᴴy. `factor` is that of G."""
+
+    prior: LowRank
+
+    @cached_property
+    def matched(self) -> Tensor:
+        """(ΦU)ᴴy: [batch, columns]."""
+        return self.prior.matched(self.measured.phi, self.measured.y)
+
+    @cached_property
+    def coefficients(self) -> Tensor:
+        """G⁻¹(ΦU)ᴴy: [batch, columns]."""
+        return self.solve(self.matched)
+
+    @cached_property
+    def mean(self) -> Tensor:
+        signal = self.prior.combine(self.coefficients)
+        return signal if self.probes is None else self.probes.apply(signal)
+
+    @cached_property
+    def variance(self) -> Tensor:
+        """σ² diag(PUG⁻¹UᴴPᴴ)."""
+        identity = torch.eye(self.factor.shape[1], dtype=self.factor.dtype, device=self.factor.device)
+        signals = [self.prior.combine(row.expand(len(self.measured.y), -1)) for row in identity]
+        seen = [signal if self.probes is None else self.probes.apply(signal) for signal in signals]
+        white = self.whiten(torch.stack(seen, 2).mH)
+        return self.measured.noise_var[:, None] * squared_modulus(white).sum(1)
+
+    @cached_property
+    def whitened(self) -> Tensor:
+        """C⁻¹y = (y - ΦUG⁻¹(ΦU)ᴴy)/σ²."""
+        fitted = self.measured.phi.apply(self.prior.combine(self.coefficients))
+        return (self.measured.y - fitted) / self.measured.noise_var[:, None]
+
+    @cached_property
+    def log_evidence(self) -> Tensor:
+        y, noise_var = self.measured.y, self.measured.noise_var
+        fit = (squared_modulus(y).sum(1) - (self.matched.conj() * self.coefficients).real.sum(1)) / noise_var
+        log_volume = 2 * self.factor.diagonal(dim1=1, dim2=2).real.log().sum(1)
+        rest = (y.shape[1] - self.factor.shape[1]) * noise_var.log()
+        return -(fit + log_volume + rest) * (1.0 if y.is_complex() else 0.5)
+
+    @cached_property
+    def precision(self) -> Tensor:
+        raise ValueError("a posterior of low rank does not hold the inverse of C; ask for `whitened` or `mean`")
+
+
+def condition(prior: Covariance, measured: Measurement, probes: LinearMap | None = None) -> Posterior:
+    """The posterior of s ~ CN(0, R) given y; with probes P, of Ps.
+
+    prior: R, shared or one per sample. C is factorised once for all samples where they share R, Φ and the noise.
+    """
+    if isinstance(prior, LowRank) and prior.columns_held < measured.y.shape[1]:
+        gram = _with_noise(prior.gram_seen(measured.phi), measured.noise_var)
+        return LowRankPosterior(prior, measured, cholesky(gram), probes)
+    return Posterior(prior, measured, cholesky(_with_noise(prior.seen(measured.phi), measured.noise_var)), probes)
+
+
+def _with_noise(seen: Tensor, noise_var: Tensor) -> Tensor:
+    """seen + σ²I. seen: [batch or 1, m, m], noise_var: [batch] -> [batch or 1, m, m]."""
+    if len(seen) == 1 and not noise_var.is_meta and bool((noise_var == noise_var[0]).all()):
+        noise_var = noise_var[:1]
+    total = seen.expand(len(noise_var), -1, -1).clone()
+    total.diagonal(dim1=1, dim2=2).add_(noise_var[:, None])
+    return total
