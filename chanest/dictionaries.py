@@ -8,16 +8,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Self, cast
 
 import torch
 from torch import Tensor, nn
 
 from chanest.arrays import Array
-from vlista_core.dictionaries import DTYPES, LEARNED_MAPS, Json, LearnedMap
+from vlista_core.configured import argument
+from vlista_core.dictionaries import LearnedMap
 from vlista_core.linops import LinearMap
 
 
+@argument
 @dataclass(frozen=True, eq=False)
 class KroneckerMap(LinearMap):
     """A_delay ⊗ A_tx ⊗ A_rx, shared by the batch, applied as two or three small products."""
@@ -118,6 +119,7 @@ class KroneckerMap(LinearMap):
         return KroneckerMap(change(self.rx), change(self.tx), delay, self.rows_orthonormal)
 
 
+@argument
 class LearnedKronecker(LearnedMap):
     """A KroneckerMap whose complex factors are parameters, stored as real pairs."""
 
@@ -133,28 +135,6 @@ class LearnedKronecker(LearnedMap):
     def frozen(self) -> KroneckerMap:
         delay = None if self.delay_weight is None else torch.view_as_complex(self.delay_weight)
         return KroneckerMap(torch.view_as_complex(self.rx_weight), torch.view_as_complex(self.tx_weight), delay)
-
-    def configuration(self) -> dict[str, Json]:
-        factors = {"rx": self.rx_weight, "tx": self.tx_weight, "delay": self.delay_weight}
-        shapes: dict[str, Json] = {
-            name: None if weight is None else [int(size) for size in weight.shape[:2]]
-            for name, weight in factors.items()
-        }
-        return {**shapes, "dtype": str(self.dtype).removeprefix("torch.")}
-
-    @classmethod
-    def from_configuration(cls, configuration: dict[str, Json]) -> Self:
-        dtype = DTYPES[str(configuration["dtype"])]
-        shapes = (configuration["rx"], configuration["tx"], configuration["delay"])
-        rx, tx, delay = (
-            None if shape is None else torch.zeros(cast(list[int], shape), dtype=dtype) for shape in shapes
-        )
-        if rx is None or tx is None:
-            raise ValueError("a Kronecker dictionary needs the shapes of both antenna factors, got None")
-        return cls(KroneckerMap(rx, tx, delay))
-
-
-LEARNED_MAPS["LearnedKronecker"] = LearnedKronecker
 
 
 def angular_grid(array: Array, *, oversampling: float = 1.0) -> Tensor:

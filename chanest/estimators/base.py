@@ -15,6 +15,7 @@ from chanest.arrays import Array
 from chanest.estimators.calibration import Calibration
 from chanest.estimators.noise import NoiseModel
 from chanest.estimators.spread import ChannelEstimate, independent
+from vlista_core.configured import Configured
 from vlista_core.estimate import Estimate, Estimator, Measurement
 from vlista_core.linops import LinearMap
 from vlista_core.tensorfile import Json
@@ -53,7 +54,7 @@ def array_from(configuration: Json) -> Array:
     return Array(**cast("dict[str, Any]", configuration))
 
 
-class ChannelEstimator(nn.Module, Estimator):
+class ChannelEstimator(nn.Module, Estimator, Configured):
     """ĥ = vec(Ĥ) from y = Φh + n for one pair of arrays. A subclass is one file and one line in the registry."""
 
     name: ClassVar[str]

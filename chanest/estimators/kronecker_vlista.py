@@ -52,15 +52,6 @@ class KroneckerVLISTA(ADLISTA):
         super().__init__(dictionary, layers=layers, early_weight=early_weight, generator=draws)
         if family not in FAMILIES:
             raise ValueError(f"family must be one of {', '.join(FAMILIES)}, got {family!r}")
-        self.remember(
-            dictionary=dictionary,
-            layers=layers,
-            hidden=hidden,
-            directions=directions,
-            divergence_weight=divergence_weight,
-            early_weight=early_weight,
-            family=family,
-        )
         self.divergence_weight = divergence_weight
         shapes = [(int(factor.shape[0]), int(factor.shape[1])) for factor in dictionary.frozen().factors]
         kind = FAMILIES[family]
