@@ -11,12 +11,13 @@ import platform
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import Protocol, Self, TypeVar, cast, overload, runtime_checkable
+from typing import TypeVar, cast, overload
 
 import torch
 from torch import Tensor, nn
 
 from vlista_core import tensorfile
+from vlista_core.configured import Configured, register, registered
 from vlista_core.tensorfile import Json
 
 FORMAT = 1
@@ -25,20 +26,6 @@ FORMAT = 1
 _KIND = "model"
 _PURPOSE = "model checkpoint"
 _PACKAGES = ("vlista", "torch", "safetensors", "numpy")
-_marked: dict[str, type[nn.Module]] = {}
-
-
-@runtime_checkable
-class Configurable(Protocol):
-    """What a module needs besides its state so that a file can hold it."""
-
-    def configuration(self) -> dict[str, Json]:
-        """The constructor's arguments, as JSON."""
-
-    @classmethod
-    def from_configuration(cls, configuration: dict[str, Json]) -> Self:
-        """The module that `configuration` describes."""
-
 
 ModelClass = TypeVar("ModelClass", bound=type[nn.Module])
 Model = TypeVar("Model", bound=nn.Module)
@@ -46,16 +33,10 @@ Model = TypeVar("Model", bound=nn.Module)
 
 def register_model(cls: ModelClass) -> ModelClass:
     """Class decorator: files of this class can be loaded. Another class of the same name is refused."""
-    for method in ("configuration", "from_configuration"):
-        if not callable(getattr(cls, method, None)):
-            raise ValueError(f"{cls.__name__} cannot be registered as a model: it has no method {method}")
-    known = _known().get(cls.__name__, cls)
-    if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
-        raise ValueError(
-            f"a model named {cls.__name__} is already registered, from {known.__module__}; rename one of the two"
-        )
-    _marked[cls.__name__] = cls
-    return cls
+    if not (issubclass(cls, nn.Module) and issubclass(cls, Configured)):
+        raise ValueError(f"{cls.__name__} cannot be registered as a model: it must be an nn.Module and Configured")
+    _known()  # the package's own models hold their names
+    return register(cls)
 
 
 def registered_models() -> tuple[str, ...]:
@@ -64,10 +45,10 @@ def registered_models() -> tuple[str, ...]:
 
 
 def _known() -> dict[str, type[nn.Module]]:
-    """The package's own models and the marked classes, by name. The models are imported only when a file is at hand."""
-    from vlista_core.models import MODELS
+    """The package's own models and the registered classes, by name. The models are imported only when a file is at hand."""
+    import vlista_core.models  # noqa: F401
 
-    return {cls.__name__: cls for cls in MODELS.values()} | _marked
+    return {name: cls for name, cls in registered().items() if issubclass(cls, nn.Module)}
 
 
 def save(
@@ -78,7 +59,7 @@ def save(
     half: in half precision, for a smaller file; the model that `load` gives back has rounded weights.
     """
     name = type(model).__name__
-    if _known().get(name) is not type(model) or not isinstance(model, Configurable):
+    if _known().get(name) is not type(model) or not isinstance(model, Configured):
         raise ValueError(
             f"{name} is not a registered model, so no file of it could be loaded; mark the class with register_model"
         )
@@ -103,11 +84,12 @@ def load(path: Path | str, *, expected: type[nn.Module] | None = None) -> nn.Mod
     The global generators are as they were, whatever the constructor draws.
     """
     path = Path(path)
-    tensors, header = _read(path)
+    tensors, header = tensorfile.read(path, purpose=_PURPOSE)
+    _check_header(path, header)
     cls = _model_class(path, str(header["class"]), expected)
     try:
         with torch.random.fork_rng(devices=[]):
-            model = cast(type[Configurable], cls).from_configuration(cast(dict[str, Json], header["configuration"]))
+            model = cast(type[Configured], cls).from_configuration(cast(dict[str, Json], header["configuration"]))
     except (TypeError, KeyError, ValueError) as fault:
         raise ValueError(
             f"{path} has a configuration that {cls.__name__} does not take ({fault}); load it with the version "
@@ -120,12 +102,13 @@ def load(path: Path | str, *, expected: type[nn.Module] | None = None) -> nn.Mod
 
 
 def read_header(path: Path | str) -> dict[str, Json]:
-    """The header of a model file: class, configuration, versions, provenance."""
-    return _read(Path(path))[1]
+    """The header of a model file: class, configuration, versions, provenance. No tensor is read."""
+    header = tensorfile.read_header(Path(path), purpose=_PURPOSE)
+    _check_header(Path(path), header)
+    return header
 
 
-def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Json]]:
-    tensors, header = tensorfile.read(path, purpose=_PURPOSE)
+def _check_header(path: Path, header: Mapping[str, Json]) -> None:
     if header.get("kind") != _KIND:
         raise ValueError(
             f"{path} is a {header.get('kind')!s} file and no {_PURPOSE}; use one that checkpoint.save wrote"
@@ -136,7 +119,6 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Json]]:
             f"{path} has format {version}, and this version of vlista reads format {FORMAT}; install the version "
             f"that wrote it, {_written_by(header)}, or a newer one"
         )
-    return tensors, header
 
 
 def _model_class(path: Path, name: str, expected: type[nn.Module] | None) -> type[nn.Module]:

@@ -7,25 +7,16 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from typing import Self, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from vlista_core.configured import Configured, argument
 from vlista_core.linops import DenseMap, IdentityMap, LinearMap
 
-Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
-
 _LEAST_POWER = 1e-6
-
-DTYPES: dict[str, torch.dtype] = {
-    "float32": torch.float32,
-    "float64": torch.float64,
-    "complex64": torch.complex64,
-    "complex128": torch.complex128,
-}
 
 
 def canonical(length: int, dtype: torch.dtype = torch.float32) -> IdentityMap:
@@ -105,8 +96,8 @@ def scaled_principal(signals: Tensor, *, exponent: float = 0.25) -> DenseMap:
     return DenseMap(directions * (power / power[0]) ** exponent)
 
 
-class LearnedMap(nn.Module, LinearMap):
-    """A dictionary with parameters: a module and a map in one. A subclass says what its plain map is and how to rebuild it.
+class LearnedMap(nn.Module, LinearMap, Configured):
+    """A dictionary with parameters: a module and a map in one. A subclass says what its plain map is.
 
     Complex parameters are stored as real pairs, which every optimiser and file format takes, and viewed as complex in use.
     """
@@ -114,15 +105,6 @@ class LearnedMap(nn.Module, LinearMap):
     @abstractmethod
     def frozen(self) -> LinearMap:
         """The dictionary as it is now, as a plain map that shares the parameters (and so their gradients)."""
-
-    @abstractmethod
-    def configuration(self) -> dict[str, Json]:
-        """Sizes and kinds as JSON; the values are in the state."""
-
-    @classmethod
-    @abstractmethod
-    def from_configuration(cls, configuration: dict[str, Json]) -> Self:
-        """The dictionary that `configuration` describes, before its state is loaded."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -171,6 +153,7 @@ class LearnedMap(nn.Module, LinearMap):
         return self
 
 
+@argument
 class LearnedDictionary(LearnedMap):
     """A dictionary whose entries are all parameters."""
 
@@ -215,21 +198,6 @@ class LearnedDictionary(LearnedMap):
 
     def frozen(self) -> DenseMap:
         return DenseMap(self.matrix)
-
-    def configuration(self) -> dict[str, Json]:
-        n, atoms = self.matrix.shape
-        sizes: dict[str, Json] = {"length": n, "atoms": atoms, "dtype": str(self.matrix.dtype).removeprefix("torch.")}
-        return sizes if self.scale is None else {**sizes, "scaled": True}
-
-    @classmethod
-    def from_configuration(cls, configuration: dict[str, Json]) -> Self:
-        length, atoms = cast(int, configuration["length"]), cast(int, configuration["atoms"])
-        start = torch.zeros(length, atoms, dtype=DTYPES[str(configuration["dtype"])])
-        return cls(start, scaled=bool(configuration.get("scaled", False)))
-
-
-LEARNED_MAPS: dict[str, type[LearnedMap]] = {"LearnedDictionary": LearnedDictionary}
-"""Learned dictionaries that a saved model may hold, by class name. Adding one is a line here or `LEARNED_MAPS[...] = ...`."""
 
 
 def _analysis_matrix(size: int, name: str) -> NDArray[np.float64]:

@@ -12,6 +12,7 @@ import os
 import threading
 import zlib
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
@@ -40,8 +41,8 @@ def write(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, Json],
     half: store single precision as float16 where its range allows; `read` gives single precision back, rounded.
     """
     stored: dict[str, Tensor] = {}
-    complex_names: list[Json] = []
-    half_names: list[Json] = []
+    complex_names: list[str] = []
+    half_names: list[str] = []
     for name, tensor in tensors.items():
         value = tensor.detach()
         if value.is_complex():
@@ -51,14 +52,12 @@ def write(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, Json],
             half_names.append(name)
             value = value.half()
         stored[name] = value.to("cpu", copy=True).contiguous()
-    frame: dict[str, Json] = {"header": dict(header), "complex": complex_names, "checksum": _checksum(stored)}
-    if half_names:
-        frame["half"] = half_names
+    frame = _Frame(dict(header), complex_names, _checksum(stored), half_names)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.partial")
     try:
         with partial.open("wb") as file:
-            file.write(save(stored, metadata={_HEADER: json.dumps(frame)}))
+            file.write(save(stored, metadata={_HEADER: json.dumps(vars(frame))}))
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, path)
@@ -72,31 +71,21 @@ def read(path: Path, *, purpose: str) -> tuple[dict[str, Tensor], dict[str, Json
 
     `purpose` says in the messages what the file should have been, as in "a model checkpoint".
     """
-    if not path.is_file():
-        raise ValueError(f"{path} is not a file, so there is no {purpose} to load; check the path")
-    try:
-        with safe_open(path, framework="pt") as opened:
-            metadata = opened.metadata() or {}
-            # A copy each: safetensors aligns data to 8 bytes only, and torch's complex128 kernels crash on that.
-            stored = {name: opened.get_tensor(name).clone() for name in opened.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError) as fault:
-        raise ValueError(
-            f"{path} is truncated or not a safetensors file ({fault}), so it is no {purpose}; write it again or "
-            "use another"
-        ) from fault
-    frame = _frame(metadata.get(_HEADER))
-    if frame is None:
-        raise ValueError(
-            f"{path} is a safetensors file of another program, so it is no {purpose}; use a file written by vlista"
-        )
-    header, complex_names, half_names, checksum = frame
-    if _checksum(stored) != checksum:
+    frame, tensors = _load(path, purpose, tensors=True)
+    if _checksum(tensors) != frame.checksum:
         raise ValueError(
             f"{path} is corrupt (its checksum does not match), so it is no {purpose}; write it again or use another"
         )
-    stored = {name: value.float() if name in half_names else value for name, value in stored.items()}
-    tensors = {name: torch.view_as_complex(value) if name in complex_names else value for name, value in stored.items()}
-    return tensors, header
+    for name in frame.half:
+        tensors[name] = tensors[name].float()
+    for name in frame.complex:
+        tensors[name] = torch.view_as_complex(tensors[name])
+    return tensors, frame.header
+
+
+def read_header(path: Path, *, purpose: str) -> dict[str, Json]:
+    """The header of a file of `write`, without reading its tensors; messages as in `read`."""
+    return _load(path, purpose, tensors=False)[0].header
 
 
 def check_fit(path: Path, owner: str, found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
@@ -121,15 +110,36 @@ def remove_partial_files(path: Path) -> None:
             partial.unlink()
 
 
-def _frame(text: str | None) -> tuple[dict[str, Json], list[Json], list[Json], int] | None:
+@dataclass(frozen=True)
+class _Frame:
+    """What `write` puts into the metadata beside the header: which tensors it changed, and a checksum of all."""
+
+    header: dict[str, Json]
+    complex: list[str]
+    checksum: int
+    half: list[str] = field(default_factory=list)
+
+
+def _load(path: Path, purpose: str, *, tensors: bool) -> tuple[_Frame, dict[str, Tensor]]:
+    """The frame of a file and, where wanted, its tensors as they are stored."""
+    if not path.is_file():
+        raise ValueError(f"{path} is not a file, so there is no {purpose} to load; check the path")
     try:
-        frame = json.loads(text or "")
-    except json.JSONDecodeError:
-        return None
-    match frame:
-        case {"header": dict(header), "complex": list(names), "checksum": int(checksum)}:
-            return header, names, frame.get("half", []), checksum
-    return None
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            # A copy each: safetensors aligns data to 8 bytes only, and torch's complex128 kernels crash on that.
+            stored = {name: file.get_tensor(name).clone() for name in (file.keys() if tensors else ())}
+    except (SafetensorError, OSError) as fault:
+        raise ValueError(
+            f"{path} is truncated or not a safetensors file ({fault}), so it is no {purpose}; write it again or "
+            "use another"
+        ) from fault
+    try:
+        return _Frame(**json.loads(metadata.get(_HEADER, "{}"))), stored
+    except (json.JSONDecodeError, TypeError) as fault:
+        raise ValueError(
+            f"{path} is a safetensors file of another program, so it is no {purpose}; use a file written by vlista"
+        ) from fault
 
 
 def _checksum(tensors: Mapping[str, Tensor]) -> int:

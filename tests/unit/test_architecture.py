@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-LOW = {"linops", "linalg", "prox", "dictionaries", "estimate", "problems", "draws"}
+LOW = {"configured", "tensorfile", "linops", "linalg", "prox", "dictionaries", "estimate", "problems", "draws"}
 PLUMBING = {"files", "jobs", "page", "plotting", "progress", "provenance", "tables", "terminal", "tensorfile"}
 ALLOWED = {"solvers": LOW | {"solvers", "metrics"}, "models": LOW | {"models"}}
 

@@ -11,6 +11,7 @@ from scipy.linalg import null_space
 from torch import Tensor
 
 from vlista_core import checkpoint
+from vlista_core.configured import Configured
 from vlista_core.data.synthetic import SyntheticProblem
 from vlista_core.dictionaries import LearnedDictionary
 from vlista_core.models import ALISTA, LISTA, LISTACP, MODELS, NALISTA, AdaLISTA, HyperLISTA, UnfoldedModel
@@ -212,13 +213,10 @@ def test_hyperlista_s_constants_survive_a_file(tmp_path: Path) -> None:
 
 
 def test_a_class_of_the_user_s_cannot_take_the_name_of_a_model() -> None:
-    class LISTA(torch.nn.Module):
-        def configuration(self) -> dict[str, object]:
-            return {}
+    class LISTA(torch.nn.Module, Configured):
+        pass
 
-        from_configuration = configuration
-
-    with pytest.raises(ValueError, match=r"a model named LISTA is already registered, from vlista_core.models.lista"):
+    with pytest.raises(ValueError, match=r"a class named LISTA is already registered, from vlista_core.models.lista"):
         checkpoint.register_model(LISTA)
 
 

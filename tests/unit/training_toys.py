@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from vlista_core import checkpoint
 from vlista_core.checkpoint import register_model
+from vlista_core.configured import Configured
 from vlista_core.draws import Split, sample_generators
 from vlista_core.estimate import Estimate, Estimator, Measurement
 from vlista_core.linops import DenseMap, LinearMap
@@ -63,7 +64,7 @@ class ToyProblem(Problem):
 
 
 @register_model
-class ToyModel(nn.Module, Estimator):
+class ToyModel(nn.Module, Estimator, Configured):
     """Three gradient steps in a learned basis; complex parameters are real pairs, and one parameter is never used."""
 
     def __init__(self, n: int = 12, *, dtype: str = "float32", noise: float = 0.0, poison: float = 0.0) -> None:
@@ -77,13 +78,6 @@ class ToyModel(nn.Module, Estimator):
         self.unused = nn.Parameter(torch.ones(2))
         self.register_buffer("standard", torch.linspace(0.5, 1.5, n, dtype=kind))
         self.steps_seen: list[int] = []
-
-    def configuration(self) -> dict[str, Any]:
-        return {"n": self.n, "dtype": self.dtype, "noise": self.noise, "poison": self.poison}
-
-    @classmethod
-    def from_configuration(cls, configuration: dict[str, Any]) -> ToyModel:
-        return cls(**configuration)
 
     def forward(self, y: Tensor, phi: LinearMap) -> Tensor:
         psi = torch.view_as_complex(self.psi) if self.psi.ndim == 3 else self.psi

@@ -1,5 +1,6 @@
 """The paper's networks and their baselines, one a file. Adding one is a new file and a line in MODELS."""
 
+from vlista_core.configured import register
 from vlista_core.models.adalista import AdaLISTA
 from vlista_core.models.adlista import ADLISTA
 from vlista_core.models.alista import ALISTA
@@ -22,6 +23,8 @@ MODELS: dict[str, type[UnfoldedModel]] = {
     "a-dlista": ADLISTA,
     "vlista": VLISTA,
 }
+for model in MODELS.values():
+    register(model)
 
 __all__ = [
     "ADLISTA",

@@ -49,16 +49,6 @@ class AdaLISTA(UnfoldedModel):
         self.measurements, self.layers = measurements, layers
         self.loss, self.early_weight = loss, early_weight
         self._dtype = dtype
-        self.remember(
-            measurements=measurements,
-            layers=layers,
-            dictionary=dictionary,
-            dtype=dtype,
-            step=step,
-            threshold=threshold,
-            loss=loss,
-            early_weight=early_weight,
-        )
         self.dictionary: Tensor | LearnedMap | None
         if isinstance(dictionary, LearnedMap):
             self.dictionary = dictionary

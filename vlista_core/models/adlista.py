@@ -61,10 +61,6 @@ class ADLISTA(DictionaryNetwork):
         """
         super().__init__(dictionary, layers)
         self.loss, self.early_weight = loss, early_weight
-        self.remember(
-            dictionary=dictionary, layers=layers, augmentation=augmentation, covariance=covariance, loss=loss,
-            early_weight=early_weight,
-        )  # fmt: skip
         self.covariance: Tensor | None
         self.hold("covariance", covariance)
         self.augmentation = build_augmentation(augmentation, layers, dictionary.dtype, step, threshold, generator)

@@ -47,16 +47,6 @@ class ALISTA(UnfoldedModel):
         self.layers, self.selection = layers, selection
         self.loss, self.early_weight = loss, early_weight
         self._dtype = dtype
-        self.remember(
-            weights=weights,
-            layers=layers,
-            dictionary=dictionary,
-            dtype=dtype,
-            selection=selection,
-            noise_aware=noise_aware,
-            loss=loss,
-            early_weight=early_weight,
-        )
         self.weights: Tensor | None
         self.dictionary: Tensor | None
         self.hold("weights", weights)

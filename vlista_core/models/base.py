@@ -1,26 +1,24 @@
-"""What the unfolded networks share: the Estimator face, the training loss, configuration as JSON, positive parameters."""
+"""What the unfolded networks share: the Estimator face, the training loss, positive parameters."""
 
 from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable
-from typing import Literal, Self, cast
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from vlista_core.dictionaries import DTYPES, LEARNED_MAPS, Json, LearnedMap
+from vlista_core.configured import Configured
 from vlista_core.estimate import Estimate, Estimator, Measurement
 from vlista_core.linops import LinearMap
 from vlista_core.problems import Batch
 from vlista_core.prox import squared_modulus
 
 Loss = Literal["mse", "relative", "log"]
-Argument = Json | Tensor | torch.dtype | LearnedMap
 
 
-class UnfoldedModel(nn.Module, Estimator):
+class UnfoldedModel(nn.Module, Estimator, Configured):
     """A network of a few ISTA-like layers: `forward` is the plain core, `estimate` checks its inputs and calls it."""
 
     loss: Loss = "mse"
@@ -54,20 +52,6 @@ class UnfoldedModel(nn.Module, Estimator):
             weight *= self.early_weight
             total = total + weight * sample_loss(signal, batch.signal, self.loss)
         return total.mean()
-
-    def configuration(self) -> dict[str, Json]:
-        """The constructor's arguments as JSON: sizes, kinds and scalars; the values of tensors are in the state."""
-        return dict(self._arguments)
-
-    @classmethod
-    def from_configuration(cls, configuration: dict[str, Json]) -> Self:
-        """The model that `configuration` describes, before its state is loaded."""
-        build: Callable[..., Self] = cls
-        return build(**{name: decode(value) for name, value in configuration.items()})
-
-    def remember(self, **arguments: Argument) -> None:
-        """Note the constructor's arguments, so that `configuration` can give them back. Call it once, in `__init__`."""
-        self._arguments = {name: encode(value) for name, value in arguments.items()}
 
     def hold(self, name: str, value: Tensor | None) -> None:
         """Register a fixed tensor, row by row in memory as a file gives it back: products then agree to the last bit."""
@@ -105,28 +89,3 @@ def inverse_softplus(value: float) -> float:
 def positive_parameter(values: list[float]) -> nn.Parameter:
     """A parameter whose softplus is `values`: [len(values)]."""
     return nn.Parameter(torch.tensor([inverse_softplus(value) for value in values]))
-
-
-def encode(value: Argument) -> Json:
-    """An argument as JSON: tensors by shape and dtype, learned dictionaries by class and configuration."""
-    if isinstance(value, Tensor):
-        return {"tensor": [int(size) for size in value.shape], "dtype": str(value.dtype).removeprefix("torch.")}
-    if isinstance(value, torch.dtype):
-        return {"dtype": str(value).removeprefix("torch.")}
-    if isinstance(value, LearnedMap):
-        return {"map": type(value).__name__, "configuration": value.configuration()}
-    return value
-
-
-def decode(value: Json) -> Argument:
-    """The argument that `encode` wrote: tensors as zeros, to be filled from the state."""
-    if not isinstance(value, dict):
-        return value
-    if "tensor" in value:
-        return torch.zeros(cast(list[int], value["tensor"]), dtype=DTYPES[str(value["dtype"])])
-    if "map" in value:
-        name = str(value["map"])
-        if name not in LEARNED_MAPS:
-            raise ValueError(f"unknown kind of learned dictionary {name!r}; known are {', '.join(LEARNED_MAPS)}")
-        return LEARNED_MAPS[name].from_configuration(cast(dict[str, Json], value["configuration"]))
-    return DTYPES[str(value["dtype"])]

@@ -41,9 +41,6 @@ class DLISTA(DictionaryNetwork):
         noise_aware: let them follow the noise level, which the paper's do not."""
         super().__init__(dictionary, layers)
         self.loss, self.early_weight = loss, early_weight
-        self.remember(
-            dictionary=dictionary, layers=layers, noise_aware=noise_aware, loss=loss, early_weight=early_weight
-        )
         self.step = positive_parameter([step] * layers)
         self.threshold = positive_parameter([threshold] * layers)
         self.noise_scale = NoiseScale(layers) if noise_aware else None

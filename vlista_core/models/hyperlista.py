@@ -57,7 +57,6 @@ class HyperLISTA(UnfoldedModel):
                 raise ValueError(f"{name} must be finite and non-negative, got {value}")
         self.layers, self.loss = layers, loss
         self._dtype = dtype
-        self.remember(matrix=matrix, c1=c1, c2=c2, c3=c3, layers=layers, dictionary=dictionary, dtype=dtype, loss=loss)
         self.constants: Tensor
         self.dictionary: Tensor | None
         self.whitened: Tensor | None

@@ -54,18 +54,6 @@ class LISTA(UnfoldedModel):
         self.length, self.atoms, self.layers, self.measurements = length, atoms, layers, measurements
         self.loss, self.early_weight = loss, early_weight
         self._dtype = dtype
-        self.remember(
-            length=length,
-            atoms=atoms,
-            layers=layers,
-            measurements=measurements,
-            dtype=dtype,
-            step=step,
-            threshold=threshold,
-            noise_aware=noise_aware,
-            loss=loss,
-            early_weight=early_weight,
-        )
         generator = generator or torch.Generator().manual_seed(0)
         psi = _orthonormal(length, atoms, dtype, generator)
         self.threshold = positive_parameter([threshold] * layers)

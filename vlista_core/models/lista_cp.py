@@ -41,16 +41,6 @@ class LISTACP(UnfoldedModel):
         self.layers, self.selection = layers, selection
         self.loss, self.early_weight = loss, early_weight
         self._dtype = dtype
-        self.remember(
-            matrix=matrix,
-            layers=layers,
-            dictionary=dictionary,
-            dtype=dtype,
-            selection=selection,
-            threshold=threshold,
-            loss=loss,
-            early_weight=early_weight,
-        )
         self.dictionary: Tensor | None
         self.hold("dictionary", dictionary)
         weights = analytic_weights(fixed_product(matrix, dictionary, dtype))

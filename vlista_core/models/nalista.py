@@ -42,16 +42,6 @@ class NALISTA(UnfoldedModel):
         self.layers, self.hidden, self.selection = layers, hidden, selection
         self.loss, self.early_weight = loss, early_weight
         self._dtype = dtype
-        self.remember(
-            weights=weights,
-            layers=layers,
-            dictionary=dictionary,
-            dtype=dtype,
-            selection=selection,
-            loss=loss,
-            early_weight=early_weight,
-            hidden=hidden,
-        )
         self.weights: Tensor | None
         self.dictionary: Tensor | None
         self.hold("weights", weights)

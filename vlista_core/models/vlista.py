@@ -79,18 +79,6 @@ class VLISTA(UnfoldedModel):
             raise ValueError(f"noise must be positive, got {noise}")
         if family not in FAMILIES:
             raise ValueError(f"family must be one of {', '.join(FAMILIES)}, got {family!r}")
-        self.remember(
-            dictionary=dictionary,
-            measurements=measurements,
-            layers=layers,
-            augmentation=augmentation,
-            anchored=anchored,
-            noise=noise,
-            divergence_weight=divergence_weight,
-            draws=draws,
-            prior_width=prior_width,
-            family=family,
-        )
         weights = generator if generator is not None else torch.Generator().manual_seed(0)
         self.layers, self.anchored, self.draws, self.measurements = layers, anchored, draws, measurements
         self.noise, self.divergence_weight = noise, divergence_weight

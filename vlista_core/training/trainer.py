@@ -16,7 +16,7 @@ from lightning_fabric.strategies.ddp import DDPStrategy
 from torch import nn
 
 from vlista_core import tensorfile
-from vlista_core.checkpoint import Configurable
+from vlista_core.configured import Configured
 from vlista_core.problems import Problem, check_count
 from vlista_core.progress import progress_bar
 from vlista_core.tensorfile import Json
@@ -237,7 +237,7 @@ class Trainer:
         run["metric"] = None if metric is None else str(getattr(metric, "__qualname__", type(metric).__qualname__))
         run["seed"], run["slices"] = seed, slices
         run["model"] = type(model).__name__
-        run["model configuration"] = model.configuration() if isinstance(model, Configurable) else None
+        run["model configuration"] = model.configuration() if isinstance(model, Configured) else None
         kind = f"{type(problem).__name__} {problem.measurements}x{problem.signal_length} {problem.dtype}"
         run["problem"] = kind
         return cast(dict[str, Json], tensorfile.as_json("the model's configuration", run))
