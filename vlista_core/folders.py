@@ -9,9 +9,9 @@ from platformdirs import user_cache_path
 
 
 def cache_folder(kind: str, variable: str) -> Path:
-    """The folder that the environment variable names, else the user's cache of `kind`.
+    """The folder named by the environment variable `variable`, else the user's cache for `kind`, such as "vlista/data".
 
-    kind: a relative path such as "vlista/weights"; on Linux the cache is $XDG_CACHE_HOME, else ~/.cache.
+    On Linux the cache is $XDG_CACHE_HOME/kind, else ~/.cache/kind.
     """
     chosen = os.environ.get(variable)
-    return Path(chosen).expanduser() if chosen else user_cache_path() / kind
+    return Path(chosen).expanduser() if chosen else user_cache_path(kind, appauthor=False)
