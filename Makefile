@@ -1,4 +1,4 @@
-# make demo   set up .venv and run the example        make check   ruff and mypy
+# make demo   set up .venv and run the example        make check   ruff, import rules, mypy
 # make test   set up .venv and run the test suite     make clean   remove .venv and caches
 PYTHON ?= python3
 VENV   := .venv
@@ -17,6 +17,7 @@ test: $(READY)
 check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-logo --no-cache
 	$(BIN)/mypy
 
 format: $(READY)

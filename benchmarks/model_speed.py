@@ -64,7 +64,7 @@ def step_against_formed() -> None:
         def step(model: ADLISTA = model, optimizer: torch.optim.Adam = optimizer) -> float:
             optimizer.zero_grad()
             loss = model.training_loss(batch, generator=torch.Generator())
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             optimizer.step()
             return float(loss.detach())
 
@@ -84,7 +84,7 @@ def memory_of_vlista(prior_width: int, batch_size: int) -> None:
     forget_peak()
     start = time.perf_counter()
     loss = model.training_loss(batch, generator=torch.Generator().manual_seed(0))
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     optimizer.step()
     seconds = time.perf_counter() - start
     print(

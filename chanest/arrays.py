@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
 from vlista_core.configured import argument
-
-if TYPE_CHECKING:
-    from chanest.channels.sionna_backend import AntennaArray
 
 Polarization = Literal["V", "H", "VH", "cross"]
 Pattern = Literal["omni", "38.901", "38.901-handheld"]
@@ -100,12 +97,6 @@ class Array:
         place = self.positions()[: self.elements].to(across)
         phase = 2 * math.pi * (across[..., None] * place[:, 1] + up[..., None] * place[:, 2])
         return torch.polar(torch.ones_like(phase), phase)
-
-    def to_sionna(self, carrier: float) -> AntennaArray:
-        """The same array as Sionna's AntennaArray at `carrier` Hz."""
-        from chanest.channels.sionna_backend import sionna_array
-
-        return sionna_array(self, carrier)
 
 
 def ula(elements: int, *, spacing: float = 0.5, polarization: Polarization = "V", pattern: Pattern = "omni") -> Array:

@@ -62,11 +62,11 @@ class ChannelProblem(Problem):
         self.source: ChannelSource = scenario.source(backend)
         self.stored = stored
         for file in stored:
-            file.check_scenario(scenario)
+            file.check_holds(scenario.channel_hash(), scenario.name)
 
     def cached(self, *splits: Split) -> ChannelProblem:
         """The same problem with the data sets of these splits in the cache directory, generated if need be."""
-        files = tuple(cached_channels(self.scenario, split=split) for split in splits)
+        files = tuple(cached_channels(self.scenario.data_set(split)) for split in splits)
         return ChannelProblem(self.scenario, backend=self.source.backend, stored=(*self.stored, *files))
 
     @property

@@ -17,7 +17,9 @@ from chanest.channels.cdl import CdlSource
 from chanest.channels.paths import PathSource
 from chanest.channels.power import Sector
 from chanest.channels.source import DRAWS, Backend, ChannelSource, Direction
+from chanest.channels.store import DataSet
 from chanest.channels.tables import CdlModel
+from vlista_core.draws import Split
 
 
 class _Section(BaseModel):
@@ -168,6 +170,17 @@ class Scenario(_Section):
         sections: dict[str, BaseModel] = {"bs": self.bs, "ue": self.ue, "channel": self.channel}
         parts = {name: section.model_dump(mode="json") for name, section in sections.items()}
         return hashlib.sha256(json.dumps([DRAWS, parts], sort_keys=True).encode()).hexdigest()[:16]
+
+    def data_set(self, split: Split, *, count: int | None = None, seed: int | None = None) -> DataSet:
+        """The samples of a split that are worth a file; size and seed are the scenario's where they are left out."""
+        return DataSet(
+            self.source(),
+            self.channel_hash(),
+            json.dumps(self.model_dump(mode="json"), sort_keys=True),
+            split,
+            self.data.seed if seed is None else seed,
+            getattr(self.data, split) if count is None else count,
+        )
 
 
 def scenario_names() -> list[str]:

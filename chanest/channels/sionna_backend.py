@@ -16,7 +16,7 @@ from chanest.channels.coefficients import SPEED_OF_LIGHT
 from chanest.channels.rays import Rays
 
 if TYPE_CHECKING:
-    from sionna.phy.channel.tr38901 import AntennaArray as AntennaArray
+    from sionna.phy.channel.tr38901 import AntennaArray
 
     from chanest.channels.source import ChannelSource
 

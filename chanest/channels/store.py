@@ -6,11 +6,10 @@ done, so a process that dies at any moment leaves a file that HDF5 can open and 
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
@@ -18,17 +17,33 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 from torch import Tensor
 
 from chanest.channels.rays import FIELD_NAMES, Rays
-from chanest.scenario import Scenario
+from chanest.channels.source import ChannelSource
 from vlista_core.draws import Split
+from vlista_core.folders import cache_folder
 from vlista_core.problems import check_count
 
 FORMAT = "chanest-channels-1"
 SNR_DEFINITION = "E|h_ij|^2 = 1 over the ensemble; SNR = 1 / noise_var, noise_var = E|n|^2 per antenna before combining"
 CHUNK = 256
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """Samples 0 … count - 1 of the stream (seed, split) of a source, as `Scenario.data_set` describes them."""
+
+    source: ChannelSource
+    channel_hash: str
+    """A name for everything that decides the channels."""
+    scenario: str
+    """The scenario in JSON, for the reader of the file."""
+    split: Split
+    seed: int
+    count: int
 
 
 @dataclass(frozen=True)
@@ -48,12 +63,12 @@ class ChannelFile:
         """Open a finished file; ValueError where it is missing, truncated or no file of channels."""
         return _opened(Path(path))
 
-    def check_scenario(self, scenario: Scenario) -> None:
-        """ValueError unless the file holds channels of `scenario`."""
-        if self.channel_hash != scenario.channel_hash():
+    def check_holds(self, channel_hash: str, scenario: str) -> None:
+        """ValueError unless the file holds channels of the scenario of this hash and name."""
+        if self.channel_hash != channel_hash:
             raise ValueError(
                 f"{self.path}: holds channels of another scenario (channel hash {self.channel_hash}, "
-                f"that of {scenario.name} is {scenario.channel_hash()})"
+                f"that of {scenario} is {channel_hash})"
             )
 
     def holds(self, indices: range, seed: int, split: Split) -> bool:
@@ -72,78 +87,64 @@ class ChannelFile:
 
 
 def write_channels(
-    path: str | Path,
-    scenario: Scenario,
-    *,
-    count: int,
-    seed: int,
-    split: Split,
-    on_progress: Callable[[int], None] = lambda done: None,
+    path: str | Path, data: DataSet, *, on_progress: Callable[[int], None] = lambda done: None
 ) -> ChannelFile:
-    """Generate samples 0 … count - 1 of the stream (seed, split) into `path`, continuing where an earlier run stopped.
+    """Generate `data` into `path`, continuing where an earlier run stopped.
 
     on_progress is told how many samples are done. A finished file of the same data set is left as it is.
     """
-    check_count("count", count)
+    check_count("count", data.count)
     path = Path(path)
-    wanted = _attributes(scenario, count, seed, split)
-    if path.exists():
-        _check_same(path, wanted)
-        on_progress(count)
-        return _opened(path)
-    partial = path.with_name(path.name + ".partial")
+    wanted = _attributes(data)
     if not path.parent.is_dir():
         raise ValueError(f"{path}: the folder {path.parent} does not exist")
-    with _locked(path.parent, wait=True):
-        if not partial.exists():
-            _create(partial, scenario, wanted)
-    with _locked(partial):
-        _check_same(partial, wanted, also=("versions",))
-        _fill(partial, scenario, count, seed, split, on_progress)
-        _synchronise(partial)
-        os.replace(partial, path)
+    lock = path.with_name(path.name + ".lock")
+    if not path.exists():
+        try:
+            with FileLock(lock, blocking=False):
+                if not path.exists():
+                    _generate(path, data, wanted, on_progress)
+                with suppress(OSError):
+                    lock.unlink()
+        except Timeout:
+            raise ValueError(f"{path}: another process is writing this file; wait for it to finish") from None
+    _check_same(path, wanted)
+    on_progress(data.count)
     return _opened(path)
 
 
-def cached_channels(
-    scenario: Scenario,
-    *,
-    split: Split,
-    count: int | None = None,
-    seed: int | None = None,
-    on_progress: Callable[[int], None] = lambda done: None,
-) -> ChannelFile:
-    """The scenario's data set of a split from the cache directory, generated there the first time.
+def cached_channels(data: DataSet, *, on_progress: Callable[[int], None] = lambda done: None) -> ChannelFile:
+    """`data` from the cache directory, generated there the first time.
 
-    The directory is $CHANEST_CACHE, else $XDG_CACHE_HOME/chanest, else ~/.cache/chanest; the file is named after the
-    hash of everything that decides the channels.
+    The directory is $CHANEST_CACHE, else `chanest` in the user's cache; the file is named after the hash of everything
+    that decides the channels.
     """
-    count = getattr(scenario.data, split) if count is None else count
-    seed = scenario.data.seed if seed is None else seed
-    folder = cache_directory()
+    folder = cache_folder("chanest", "CHANEST_CACHE")
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{scenario.channel_hash()}-{split}-{seed}-{count}.h5"
-    return write_channels(path, scenario, count=count, seed=seed, split=split, on_progress=on_progress)
+    path = folder / f"{data.channel_hash}-{data.split}-{data.seed}-{data.count}.h5"
+    return write_channels(path, data, on_progress=on_progress)
 
 
-def cache_directory() -> Path:
-    """Where data sets are kept between runs."""
-    if chosen := os.environ.get("CHANEST_CACHE"):
-        return Path(chosen)
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "chanest"
+def _generate(path: Path, data: DataSet, attributes: dict[str, str | int], on_progress: Callable[[int], None]) -> None:
+    partial = path.with_name(path.name + ".partial")
+    if not partial.exists():
+        _create(partial, data, attributes)
+    _check_same(partial, attributes, also=("versions",))
+    _fill(partial, data, on_progress)
+    _synchronise(partial)
+    os.replace(partial, path)
 
 
-def _attributes(scenario: Scenario, count: int, seed: int, split: Split) -> dict[str, str | int]:
+def _attributes(data: DataSet) -> dict[str, str | int]:
     return {
         "format": FORMAT,
-        "scenario": json.dumps(scenario.model_dump(mode="json"), sort_keys=True),
-        "channel_hash": scenario.channel_hash(),
-        "seed": seed,
-        "split": split,
-        "count": count,
+        "scenario": data.scenario,
+        "channel_hash": data.channel_hash,
+        "seed": data.seed,
+        "split": data.split,
+        "count": data.count,
         "snr_definition": SNR_DEFINITION,
-        "power_scale": json.dumps(scenario.source().scale),
+        "power_scale": json.dumps(data.source.scale),
         "versions": json.dumps({name: _version(name) for name in ("vlista", "torch", "sionna-no-rt")}, sort_keys=True),
     }
 
@@ -155,16 +156,15 @@ def _version(package: str) -> str:
         return "unknown"
 
 
-def _create(partial: Path, scenario: Scenario, attributes: dict[str, str | int]) -> None:
+def _create(partial: Path, data: DataSet, attributes: dict[str, str | int]) -> None:
     """An empty file of the final size, under its name only when complete in structure."""
     import h5py
 
-    source = scenario.source()
-    rays = source.rays(range(1), seed=0)
-    shapes = {"h": (source.shape, np.dtype(np.complex64))}
+    rays = data.source.rays(range(1), seed=0)
+    shapes = {"h": (data.source.shape, np.dtype(np.complex64))}
     for name, tensor in zip(FIELD_NAMES, rays.tensors(), strict=True):
         shapes[f"rays/{name}"] = (tuple(tensor.shape[1:]), tensor.numpy().dtype)
-    count = int(attributes["count"])
+    count = data.count
     new = partial.with_name(partial.name + ".new")
     with h5py.File(new, "w", libver="latest") as file:
         file.attrs.update(attributes)
@@ -174,17 +174,14 @@ def _create(partial: Path, scenario: Scenario, attributes: dict[str, str | int])
     os.replace(new, partial)
 
 
-def _fill(
-    partial: Path, scenario: Scenario, count: int, seed: int, split: Split, on_progress: Callable[[int], None]
-) -> None:
-    source = scenario.source()
+def _fill(partial: Path, data: DataSet, on_progress: Callable[[int], None]) -> None:
     maps = _memory_maps(partial, _layout(partial), mode="r+")
     written = maps.pop("written")
     done = 0
     for chunk in range(len(written)):
-        start, stop = chunk * CHUNK, min((chunk + 1) * CHUNK, count)
+        start, stop = chunk * CHUNK, min((chunk + 1) * CHUNK, data.count)
         if not written[chunk]:
-            h, rays = source.sample(stop - start, seed=seed, split=split, start=start)
+            h, rays = data.source.sample(stop - start, seed=data.seed, split=data.split, start=start)
             for values, tensor in zip(maps.values(), (h, *rays.tensors()), strict=True):
                 values[start:stop] = tensor.numpy()
             written[chunk] = 1
@@ -268,18 +265,5 @@ def _memory_maps(
 
 def _synchronise(path: Path) -> None:
     """Have the disk hold what was written, before the rename says that it does."""
-    with path.open("rb") as file:
+    with path.open("r+b") as file:
         os.fsync(file.fileno())
-
-
-@contextmanager
-def _locked(path: Path, *, wait: bool = False) -> Iterator[None]:
-    """Hold a lock on a file or folder; it goes with the process, however that ends."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        yield
-    except BlockingIOError:
-        raise ValueError(f"{path}: another process is writing this file; wait for it to finish") from None
-    finally:
-        os.close(descriptor)

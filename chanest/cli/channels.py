@@ -61,14 +61,10 @@ def generate(
     """Generate channels into an HDF5 file. Run it again after an interruption and it goes on where it stopped."""
     with one_line_errors():
         scenario = load_scenario(name)
-        chosen = _split(split)
-        total = getattr(scenario.data, chosen) if count is None else count
+        data = scenario.data_set(_split(split), count=count, seed=seed)
         with progress() as bar:
-            task = bar.add_task(f"{scenario.name} {chosen}", total=total)
-            file = write_channels(
-                output, scenario, count=total, split=chosen, seed=scenario.data.seed if seed is None else seed,
-                on_progress=lambda done: bar.update(task, completed=done),
-            )  # fmt: skip
+            task = bar.add_task(f"{scenario.name} {data.split}", total=data.count)
+            file = write_channels(output, data, on_progress=lambda done: bar.update(task, completed=done))
     tell(f"{file.count} channels in {file.path}")
 
 

@@ -17,6 +17,7 @@ from chanest.uncertainty.noise import NoiseModel
 from chanest.problem import ChannelProblem
 from vlista_core import checkpoint
 from vlista_core.files import file_digest
+from vlista_core.folders import cache_folder
 from vlista_core.tensorfile import Json
 
 Loaded = TypeVar("Loaded", bound=ChannelEstimator)
@@ -28,8 +29,7 @@ SHIPPED = Path(__file__).resolve().parent.parent / "weights"
 
 def own_folder() -> Path:
     """Where `chanest train` puts weights: $CHANEST_WEIGHTS, else the user's cache."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return Path(os.environ.get("CHANEST_WEIGHTS") or cache / "vlista" / "weights")
+    return cache_folder("vlista/weights", "CHANEST_WEIGHTS")
 
 
 def get_estimator(

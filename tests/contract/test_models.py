@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -33,7 +34,7 @@ Make = Callable[[torch.dtype], UnfoldedModel]
 
 
 def _dictionary(dtype: torch.dtype) -> Tensor:
-    return torch.randn(N, ATOMS, dtype=dtype, generator=torch.Generator().manual_seed(1)) / N**0.5
+    return torch.randn(N, ATOMS, dtype=dtype, generator=torch.Generator().manual_seed(1)) / math.sqrt(N)
 
 
 def _learned(dtype: torch.dtype) -> LearnedDictionary:

@@ -25,6 +25,7 @@ def test_weights_after_real_sigkills_are_bit_for_bit_those_of_an_undisturbed_run
         name: value.numpy().tobytes() for name, value in killed.items()
     }
     assert header["provenance"] == other["provenance"]
+    assert isinstance(header["provenance"], dict)
     assert header["provenance"]["messages"]
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "killed.safetensors",

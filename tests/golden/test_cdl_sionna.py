@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -108,7 +109,7 @@ def test_distribution_is_that_of_sionnas_own_draws(model: CdlModel) -> None:
         taps, delays = _sionna_cdl(model, bs, ue)(count, 1, 1.0)
     theirs = taps[:, 0, :, 0, :, :, 0].permute(0, 3, 1, 2)
     torch.testing.assert_close(rays.delays[0].double(), delays[0, 0, 0], atol=1e-13, rtol=1e-5)
-    statistics = {
+    statistics: dict[str, Callable[[Tensor], Tensor]] = {
         "power": lambda h: h.abs().square().sum(1).mean((1, 2))[:, None],
         "delay profile": lambda h: h.abs().square().mean((2, 3)),
         "transmit correlation": lambda h: _parts((h[..., :1] * h[..., 1:].conj()).sum((1, 2))),

@@ -170,14 +170,14 @@ def test_what_has_diverged_counts_as_no_estimate_and_loses_its_block() -> None:
 
 
 def test_blocks_depend_on_their_index_alone_and_leave_the_generators_be() -> None:
-    before = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
+    before = torch.get_rng_state(), np.random.get_state(legacy=False)["state"]["key"].copy()  # noqa: NPY002
     link, _, blocks = _link("cdl_c_upa64x4", 5, 10.0)
     one = link.draw(1, seed=1, split="test", start=3, snr_db=10.0)
     assert torch.equal(one.bits[0], blocks.bits[3])
     torch.testing.assert_close(one.y[0], blocks.y[3], rtol=1e-4, atol=1e-5)
     receiver("ls", link, [blocks])[0](blocks)
     assert torch.equal(before[0], torch.get_rng_state())
-    assert np.array_equal(before[1], np.random.get_state()[1])  # noqa: NPY002
+    assert np.array_equal(before[1], np.random.get_state(legacy=False)["state"]["key"])  # noqa: NPY002
 
 
 def test_what_does_not_fit_the_grid_is_one_sentence(grid: ResourceGrid) -> None:

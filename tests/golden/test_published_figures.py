@@ -53,13 +53,13 @@ def test_support_oracle() -> None:
     ("solver", "name", "published"),
     [(ISTA, "250x500", -5.8), (FISTA, "250x500", -7.6), (ISTA, "250x1000", -3.9), (FISTA, "250x1000", -6.7)],
 )
-def test_ista_and_fista_16_iterations(solver: type[Solver], name: str, published: float) -> None:
+def test_ista_and_fista_16_iterations(solver: type[ISTA | FISTA], name: str, published: float) -> None:
     assert _nmse(solver(iterations=16, penalty=0.4), name) == pytest.approx(published, abs=1.0)
 
 
 @pytest.mark.parametrize(("solver", "published"), [(ISTA, -5.8), (FISTA, -7.6)])
-def test_tuning_the_penalty_is_at_least_as_good_as_published(solver: type[Solver], published: float) -> None:
-    grid = {"penalty": [0.05, 0.1, 0.2, 0.4], "iterations": [16]}
+def test_tuning_the_penalty_is_at_least_as_good_as_published(solver: type[ISTA | FISTA], published: float) -> None:
+    grid: dict[str, list[float]] = {"penalty": [0.05, 0.1, 0.2, 0.4], "iterations": [16]}
     selection = select_hyperparameters(solver, grid, benchmark("250x500"), count=64)
     assert [score for _, score in selection.scores] == sorted(score for _, score in selection.scores)
     assert _nmse(selection.solver) <= published

@@ -14,6 +14,7 @@ from chanest.estimators.atom_lmmse import ADLISTAEstimator
 from chanest.covariances.directions import Directions, SeenDirections
 from chanest.networks.powers import PowerAugmentation, atom_powers
 from chanest.covariances.lags import LagTable
+from chanest.bases.unfolded import grouped_nmse_db
 from chanest.problem import ChannelProblem
 from chanest.scenario import Scenario
 from vlista_core.estimate import Measurement
@@ -108,7 +109,7 @@ def _through_the_factor(estimator: ADLISTAEstimator, batch: Batch) -> Tensor:
     total = phi @ matrix @ phi.mH + noisy.noise_var[:, None, None] * torch.eye(phi.shape[1])
     white = torch.cholesky_solve(noisy.y[..., None], torch.linalg.cholesky(total))
     signal = estimator.directions.apply(estimator.code(powers, (phi.mH @ white)[..., 0]))
-    return adlista_fit.grouped_nmse_db(signal, batch).mean()
+    return grouped_nmse_db(signal, batch).mean()
 
 
 @pytest.mark.parametrize("model", ["C", "D"])

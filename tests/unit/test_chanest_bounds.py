@@ -213,8 +213,8 @@ def test_derivatives_of_paths_are_those_of_the_channel() -> None:
     def channel(changed: Rays) -> Tensor:
         return problem.source.matrices(changed).mT.reshape(3, -1)
 
-    def slope(change: Callable[[float], Rays]) -> Tensor:
-        return (channel(change(1e-5)) - channel(change(-1e-5))) / 2e-5
+    def slope(change: Callable[[float, Tensor], Rays]) -> Tensor:
+        return (channel(change(1e-5, one)) - channel(change(-1e-5, one))) / 2e-5
 
     symbol = 1 / 600e6
     for path in range(2):
@@ -222,12 +222,12 @@ def test_derivatives_of_paths_are_those_of_the_channel() -> None:
         one[:, path] = 1.0
         # Where the paths lie, the zenith is π/2: d across = cos(azimuth) d azimuth and d up = -d zenith.
         expected = [
-            slope(lambda step, one=one: replace(rays, powers=rays.powers * (1 + step * one[..., 0]) ** 2)),
-            slope(lambda step, one=one: replace(rays, phases=rays.phases + step * one[..., None])),
-            slope(lambda step, one=one: replace(rays, aoa=rays.aoa + step * one / torch.cos(rays.aoa))),
-            slope(lambda step, one=one: replace(rays, aod=rays.aod + step * one / torch.cos(rays.aod))),
-            slope(lambda step, one=one: replace(rays, zod=rays.zod - step * one)),
-            slope(lambda step, one=one: replace(rays, delays=rays.delays + step * symbol * one[..., 0])),
+            slope(lambda step, one: replace(rays, powers=rays.powers * (1 + step * one[..., 0]) ** 2)),
+            slope(lambda step, one: replace(rays, phases=rays.phases + step * one[..., None])),
+            slope(lambda step, one: replace(rays, aoa=rays.aoa + step * one / torch.cos(rays.aoa))),
+            slope(lambda step, one: replace(rays, aod=rays.aod + step * one / torch.cos(rays.aod))),
+            slope(lambda step, one: replace(rays, zod=rays.zod - step * one)),
+            slope(lambda step, one: replace(rays, delays=rays.delays + step * symbol * one[..., 0])),
         ]
         for kind, reference in enumerate(expected):
             torch.testing.assert_close(found[..., 2 * kind + path], reference, atol=1e-6, rtol=1e-5)

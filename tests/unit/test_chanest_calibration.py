@@ -6,6 +6,7 @@ import json
 import math
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -205,7 +206,12 @@ def test_variances_do_not_depend_on_the_batch_and_need_no_noise_level(cls: type[
 def test_an_estimate_costs_nothing_more_until_its_variance_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
     scale = Calibration.scale
-    monkeypatch.setattr(Calibration, "scale", lambda *arguments: calls.append(1) or scale(*arguments))
+
+    def counted(*arguments: Any) -> Tensor:
+        calls.append(1)
+        return scale(*arguments)
+
+    monkeypatch.setattr(Calibration, "scale", counted)
     batch = _gaussian().sample(2, seed=4)
     out = _calibrated(Silent).estimate(batch.y, batch.phi, batch.noise_var)
     assert not calls

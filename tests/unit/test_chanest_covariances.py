@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from chanest.estimators import Fit
 from chanest.estimators.gated_lmmse import ADLISTAPlus
 from chanest.covariances.codebook import FLOOR, CovarianceCodebook
+from chanest.networks.gate import Gate
 from chanest.estimators.gmm import GMM
 from chanest.estimators.linear import whitened
 from chanest.covariances.components import ASSUMED_NOISE, ToeplitzComponents
@@ -193,14 +194,14 @@ def test_a_mixture_of_eight_beats_the_ensemble_covariance() -> None:
     assert ours < nmse_db(_ensemble_estimate(batch), batch.signal) - 0.3
 
 
-class _Proposing(nn.Module):
+class _Proposing(Gate):
     """A gate that was told how to weigh the members."""
 
     def __init__(self, weights: Tensor) -> None:
-        super().__init__()
+        nn.Module.__init__(self)
         self.weights = weights
 
-    def forward(self, features: Tensor) -> Tensor:
+    def forward(self, features: Tensor, generator: torch.Generator | None = None) -> Tensor:
         assert bool(torch.isfinite(features).all())
         return self.weights.log()
 

@@ -159,7 +159,8 @@ def test_the_loss_is_the_nmse_of_each_group_of_like_snr() -> None:
     generator = torch.Generator().manual_seed(0)
     signal, estimate = (torch.randn(32, 5, dtype=torch.complex64, generator=generator) for _ in range(2))
     noise_var = torch.rand(32, generator=generator)
-    batch = Batch(signal, signal, KroneckerMap(torch.eye(5).cfloat(), torch.eye(1).cfloat()), noise_var)
+    phi = KroneckerMap(torch.eye(5, dtype=torch.complex64), torch.eye(1, dtype=torch.complex64))
+    batch = Batch(signal, signal, phi, noise_var)
     quiet = noise_var <= noise_var.sort().values[15]
     expected = [nmse_db(estimate[some], signal[some]) for some in (quiet, ~quiet)]
     assert grouped_nmse_db(estimate, batch).tolist() == pytest.approx(expected, rel=1e-4)

@@ -95,7 +95,8 @@ def test_steps_raise_the_likelihood(monkeypatch: pytest.MonkeyPatch) -> None:
         variances = estimator._variances(measured, view)
         factor = covariance_step(measured, view, estimator._table(variances)).factor
         white = torch.linalg.solve_triangular(factor, measured.y[..., None], upper=False)
-        return -white.abs().square().sum((1, 2)) - 2 * factor.diagonal(dim1=1, dim2=2).real.log().sum(1)
+        value: Tensor = -white.abs().square().sum((1, 2)) - 2 * factor.diagonal(dim1=1, dim2=2).real.log().sum(1)
+        return value
 
     values = torch.stack([likelihood(iterations) for iterations in range(5)])
     assert bool((values.diff(dim=0) > 0).all())

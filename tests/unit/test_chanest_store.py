@@ -8,7 +8,6 @@ import pytest
 import torch
 
 import chanest
-from chanest.channels import store
 from chanest.channels.store import ChannelFile, cached_channels, write_channels
 from chanest.problem import ChannelProblem
 from chanest.scenario import Scenario
@@ -23,7 +22,7 @@ def scenario() -> Scenario:
 
 @pytest.fixture
 def file(tmp_path: Path, scenario: Scenario) -> ChannelFile:
-    return write_channels(tmp_path / "channels.h5", scenario, count=COUNT, seed=4, split="train")
+    return write_channels(tmp_path / "channels.h5", scenario.data_set("train", count=COUNT, seed=4))
 
 
 def test_stored_samples_are_the_generated_ones(file: ChannelFile, scenario: Scenario) -> None:
@@ -49,11 +48,11 @@ def test_reading_does_not_generate(file: ChannelFile, scenario: Scenario, monkey
 
 def test_a_second_run_finds_the_cache(scenario: Scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CHANEST_CACHE", str(tmp_path / "cache"))
-    first = cached_channels(scenario, split="test", count=20)
-    monkeypatch.setattr(store, "_fill", lambda *_: pytest.fail("channels were generated again"))
-    assert cached_channels(scenario, split="test", count=20) == first
+    first = cached_channels(scenario.data_set("test", count=20))
+    monkeypatch.setattr(type(scenario.source()), "draw", lambda *_: pytest.fail("channels were generated again"))
+    assert cached_channels(scenario.data_set("test", count=20)) == first
     front = scenario.model_copy(update={"snr_db": (0.0, 5.0)})
-    assert cached_channels(front, split="test", count=20).path == first.path
+    assert cached_channels(front.data_set("test", count=20)).path == first.path
     small = scenario.model_copy(update={"data": scenario.data.model_copy(update={"test": 20})})
     assert ChannelProblem(small).cached("test").stored == (first,)
     assert scenario.channel_hash() != chanest.load_scenario("cdl_d_upa64x4").channel_hash()
@@ -76,14 +75,17 @@ def test_no_temporary_files_are_left(file: ChannelFile) -> None:
 
 
 def test_two_writers_of_one_file_are_refused(scenario: Scenario, tmp_path: Path) -> None:
-    path = tmp_path / "x.h5"
+    path, data = tmp_path / "x.h5", scenario.data_set("train", count=COUNT + 256, seed=4)
+    refused = []
 
     def second(done: int) -> None:
-        if done < COUNT + 256:
+        if done < data.count:
             with pytest.raises(ValueError, match="another process is writing"):
-                write_channels(path, scenario, count=COUNT + 256, seed=4, split="train")
+                write_channels(path, data)
+            refused.append(done)
 
-    write_channels(path, scenario, count=COUNT + 256, seed=4, split="train", on_progress=second)
+    write_channels(path, data, on_progress=second)
+    assert refused == [256]
 
 
 def test_bad_files_get_one_clear_error(file: ChannelFile, tmp_path: Path, scenario: Scenario) -> None:
@@ -105,4 +107,4 @@ def test_bad_files_get_one_clear_error(file: ChannelFile, tmp_path: Path, scenar
     with pytest.raises(ValueError, match="another scenario"):
         ChannelProblem(chanest.load_scenario("cdl_a_upa64x4"), stored=(file,))
     with pytest.raises(ValueError, match="already holds another data set"):
-        write_channels(file.path, scenario, count=COUNT + 1, seed=4, split="train")
+        write_channels(file.path, scenario.data_set("train", count=COUNT + 1, seed=4))

@@ -97,7 +97,7 @@ def test_a_scaled_dictionary_starts_the_same_and_moves_atoms_by_their_share(dtyp
     torch.testing.assert_close(scaled.matrix, start)
     with torch.no_grad():
         for dictionary in (plain, scaled):
-            dictionary.weight += 0.01
+            dictionary.weight.add_(0.01)
     moved = (scaled.matrix - start).norm(dim=0) / start.norm(dim=0)
     assert float(moved[0].detach()) == pytest.approx(float(moved[1].detach()))
     assert float((plain.matrix - start).norm(dim=0)[1].detach()) > 10 * float(start.norm(dim=0)[1])

@@ -1,12 +1,15 @@
 """The synthetic problem: same draws whatever the batch, splits apart, the stated statistics."""
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 
 from vlista_core.data.synthetic import SyntheticProblem, benchmark
 from vlista_core.draws import sample_generators
+from vlista_core.problems import Batch
 
 PROBLEM = SyntheticProblem(length=40, rows=20, snr_db=20.0)
 
@@ -79,17 +82,18 @@ def test_benchmark_presets() -> None:
         ({"nonzeros": 41}, "nonzeros"),
     ],
 )
-def test_bad_parameters_are_named(change: dict[str, float], word: str) -> None:
+def test_bad_parameters_are_named(change: dict[str, Any], word: str) -> None:
     with pytest.raises(ValueError, match=word):
         SyntheticProblem(**{"length": 40, "rows": 20} | change)
 
 
 def test_bad_draws_are_named() -> None:
-    for call, word in (
+    calls: tuple[tuple[Callable[[], Batch], str], ...] = (
         (lambda: PROBLEM.sample(0, seed=0), "count"),
         (lambda: PROBLEM.sample(1, seed=-1), "seed"),
         (lambda: PROBLEM.sample(1, seed=0, split="dev"), "split"),  # type: ignore[arg-type]
         (lambda: PROBLEM.sample(1, seed=0, start=-1), "start"),
-    ):
+    )
+    for call, word in calls:
         with pytest.raises(ValueError, match=word):
             call()

@@ -9,6 +9,7 @@ from vlista_core.data.cifar10 import CIFAR10
 from vlista_core.data.image_set import ImageData, ImageSet
 from vlista_core.data.mnist import MNIST
 from vlista_core.data.store import Report, obtain
+from vlista_core.folders import cache_folder
 
 __all__ = ["DATASETS", "ImageData", "ImageSet", "load_images"]
 
@@ -27,11 +28,7 @@ def load_images(name: str, folder: Path | str | None = None, *, report: Report |
     if name not in DATASETS:
         raise ValueError(f"name must be one of {', '.join(DATASETS)}, got {name!r}")
     images = DATASETS[name]
-    named = folder if folder is not None else os.environ.get("VLISTA_DATA")
-    place = Path(named).expanduser() if named else _user_cache()
-    contents = obtain(images, place, replace_broken=not named, report=report or (lambda sentence: None))
+    place = Path(folder).expanduser() if folder else cache_folder("vlista/data", "VLISTA_DATA")
+    chosen = bool(folder or os.environ.get("VLISTA_DATA"))
+    contents = obtain(images, place, replace_broken=not chosen, report=report or (lambda sentence: None))
     return images.decode(images.name, contents)
-
-
-def _user_cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vlista" / "data"
