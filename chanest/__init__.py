@@ -10,7 +10,7 @@ from chanest.problem import ChannelBatch, ChannelProblem
 from chanest.scenario import Scenario, load_scenario, scenario_names
 
 if TYPE_CHECKING:
-    from chanest.weights.library import get_estimator
+    from chanest.weights import get_estimator
 
 __all__ = [
     "Array",
@@ -33,7 +33,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """`get_estimator` brings the estimators and what they need with it, so it is imported when asked for."""
     if name == "get_estimator":
-        from chanest.weights.library import get_estimator
+        from chanest.weights import get_estimator
 
         return get_estimator
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -14,7 +14,7 @@ from rich.progress import Progress
 
 import chanest
 from chanest.estimators import Fit, estimator_class
-from chanest.weights.library import train_estimator
+from chanest.weights.training import train_estimator
 from chanest.evaluation import Plan, evaluate, usable_bounds, usable_estimators
 from chanest.report import write_report
 from chanest.tables import headline, main_tables

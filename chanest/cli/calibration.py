@@ -11,7 +11,7 @@ from chanest.cli.app import Name, app
 from chanest.cli.estimators import parse_snr
 from chanest.estimators import estimator_class
 from chanest.uncertainty.calibrating import CHANNELS, SEED
-from chanest.weights.library import calibrate_estimator
+from chanest.weights.training import calibrate_estimator
 from chanest.evaluation import usable_estimators
 from chanest.evaluation.calibration import calibration_tables, measure_calibration, write_calibration
 from chanest.problem import ChannelProblem

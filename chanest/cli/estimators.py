@@ -12,7 +12,8 @@ from rich.table import Table
 
 from chanest.cli.app import Name, app
 from chanest.estimators import Fit, estimator_class, estimator_names
-from chanest.weights.library import SHIPPED, find_weights, own_folder, train_estimator, weights_file
+from chanest.weights import SHIPPED, find_weights, own_folder, weights_file
+from chanest.weights.training import train_estimator
 from chanest.evaluation import Plan, Results, Sweep, evaluate, usable_bounds, usable_estimators
 from chanest.problem import ChannelProblem
 from chanest.report import write_report

@@ -34,39 +34,6 @@ _SNRS_DB = (0.0, 10.0, 20.0)
 
 
 @register_model
-class LS(ChannelEstimator):
-    """ĥ = Φᴴ(ΦΦᴴ)⁻¹y, of least norm where there are fewer measurements than unknowns."""
-
-    name = "ls"
-    summary = "least squares, of least norm where m < n"
-
-    @classmethod
-    def build(cls, problem: ChannelProblem) -> Self:
-        return cls(problem.signal_length)
-
-    def infer(self, measured: Measurement) -> Estimate:
-        gram = measured.phi.gram()
-        return Estimate(measured.phi.adjoint(solve_hermitian(gram, measured.y[..., None])[..., 0]))
-
-    def spread(self, measured: Measurement, found: Estimate, probes: LinearMap | None) -> Tensor | None:
-        """σ²·diag(P(ΦᴴΦ)⁻¹Pᴴ); with fewer measurements than unknowns nothing bounds the errors, and it is None."""
-        m, n = measured.phi.shape
-        if m < n:
-            return None
-        phi = measured.phi.materialize()
-        rows = torch.eye(n, dtype=phi.dtype, device=phi.device) if probes is None else probes.materialize()
-        white = torch.linalg.solve_triangular(cholesky(phi.mH @ phi), rows.mH, upper=False)
-        return measured.noise_var[:, None] * torch.view_as_real(white).square().sum((-3, -1))
-
-    def configuration(self) -> dict[str, Json]:
-        return {"signal_length": self.signal_length}
-
-    @classmethod
-    def from_configuration(cls, configuration: dict[str, Json]) -> Self:
-        return cls(cast(int, configuration["signal_length"]))
-
-
-@register_model
 class LMMSE(GaussianEstimator):
     """ĥ = RΦᴴ(ΦRΦᴴ + σ²I)⁻¹y with R, the covariance of the training channels.
 

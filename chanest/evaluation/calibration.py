@@ -12,7 +12,7 @@ from torch import Tensor
 
 from chanest.bases.estimator import ChannelEstimator
 from chanest.uncertainty.calibrating import negative_log_likelihood
-from chanest.weights.library import find_weights, get_estimator, weights_digest
+from chanest.weights import find_weights, get_estimator, weights_digest
 from chanest.uncertainty.estimate import ChannelEstimate
 from chanest.evaluation.plan import BATCH
 from chanest.problem import ChannelBatch, ChannelProblem

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from chanest.bounds import Bound, get_bound
 from chanest.estimators import estimator_class
 from chanest.bases.estimator import ChannelEstimator
-from chanest.weights.library import find_weights, get_estimator, provenance
+from chanest.weights import find_weights, get_estimator, provenance
 from chanest.evaluation.plan import BATCH, Cell
 from chanest.evaluation.statistics import summarise
 from chanest.evaluation.stored import digest, read_scenario

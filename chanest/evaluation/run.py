@@ -11,7 +11,7 @@ from typing import cast
 
 from chanest.bounds import BOUNDS
 from chanest.estimators import estimator_names
-from chanest.weights.library import get_estimator
+from chanest.weights import get_estimator
 from chanest.evaluation import cells as work
 from chanest.evaluation.plan import Cell, Plan, cell_id
 from chanest.evaluation.results import Results, Row, finished_manifest, new_manifest

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from chanest.bounds import get_bound
 from chanest.bases.estimator import ChannelEstimator
-from chanest.weights.library import get_estimator
+from chanest.weights import get_estimator
 from chanest.evaluation.results import REFERENCE
 from chanest.problem import ChannelBatch, ChannelProblem
 from chanest.scenario import CdlSection, Scenario

@@ -8,7 +8,7 @@ from typing import Literal, Self, TypedDict
 
 from chanest.bounds.genie import GenieAngles
 from chanest.estimators import estimator_names
-from chanest.weights.library import find_weights, get_estimator
+from chanest.weights import find_weights, get_estimator
 from chanest.evaluation.stored import StoredPlan, digest
 from chanest.problem import ChannelProblem
 from chanest.scenario import Scenario

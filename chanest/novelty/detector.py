@@ -19,7 +19,7 @@ from scipy import stats
 from torch import Tensor
 
 from chanest.bases.estimator import ChannelEstimator, Report, silent
-from chanest.weights.library import get_estimator
+from chanest.weights import get_estimator
 from chanest.novelty.scores import Score, Shape, get_score
 from chanest.problem import ChannelProblem
 from vlista_core.estimate import Measurement

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from chanest.bases.estimator import ChannelEstimator, Report, silent
-from chanest.weights.library import get_estimator
+from chanest.weights import get_estimator
 from chanest.novelty.changes import change_names, changed_frames, get_change
 from chanest.novelty.detector import NoveltyDetector
 from chanest.novelty.scores import get_score

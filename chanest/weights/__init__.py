@@ -1,77 +1,36 @@
-"""Estimators by name: built for a problem, with the weights that fit it. Files are `{scenario}.{name}.safetensors`."""
+"""Estimators by name, with the weights that fit a problem: found by file name, read once per process.
+
+Files are `{scenario}.{name}.safetensors` and, for variances, `{scenario}.{name}.calibration.json`. Weights of your own training
+come before shipped ones.
+"""
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
-import os
+from functools import lru_cache
 from pathlib import Path
-from typing import TypeVar
+from typing import cast
 
-from chanest.estimators import estimator_class
-from chanest.bases.estimator import ChannelEstimator, Fit, Report, silent
-from chanest.uncertainty.calibrating import CHANNELS, SEED, affordable, calibrate
-from chanest.uncertainty.calibration import Calibration
-from chanest.estimators.linear import LMMSE
-from chanest.uncertainty.noise import NoiseModel
+from torch import Tensor
+
+from chanest.bases.estimator import ChannelEstimator
+from chanest.estimators import estimator_class, estimator_names
 from chanest.problem import ChannelProblem
+from chanest.uncertainty.calibration import Calibration
+from chanest.uncertainty.noise import NoiseModel
 from vlista_core import checkpoint
 from vlista_core.files import file_digest
 from vlista_core.folders import cache_folder
 from vlista_core.tensorfile import Json
 
-Loaded = TypeVar("Loaded", bound=ChannelEstimator)
-
-_CALIBRATION_SECONDS = 20.0
-"""That a calibration after training may take."""
-SHIPPED = Path(__file__).resolve().parent.parent / "weights"
+SHIPPED = Path(__file__).resolve().parent
 
 
 def own_folder() -> Path:
     """Where `chanest train` puts weights: $CHANEST_WEIGHTS, else the user's cache."""
     return cache_folder("vlista/weights", "CHANEST_WEIGHTS")
-
-
-def get_estimator(
-    name: str,
-    problem: ChannelProblem,
-    *,
-    weights: Path | str | None = None,
-    trained_on: str | None = None,
-) -> ChannelEstimator:
-    """The estimator `name` for `problem`, with weights of your own training, else shipped ones, where there are some.
-
-    weights: a file of your choice; trained_on: take the weights of another scenario, such as a mixture of channel models,
-    whose arrays must be the same. A calibration of these weights and this front end comes with it where there is one.
-    """
-    path = find_weights(name, trained_on or problem.scenario.name) if weights is None else Path(weights)
-    estimator = _uncalibrated(name, problem, path, trained_on)
-    estimator.calibration = find_calibration(estimator, problem, path, trained_on or problem.scenario.name)
-    return estimator
-
-
-def _uncalibrated(
-    name: str, problem: ChannelProblem, path: Path | None, trained_on: str | None = None
-) -> ChannelEstimator:
-    cls = estimator_class(name)
-    wanted = trained_on or problem.scenario.name
-    if path is not None:
-        estimator = _load(path, cls, problem, any_scenario=trained_on is not None)
-    elif cls.needs_fit or trained_on is not None:
-        raise ValueError(f"{name} has no weights for {wanted}; train them with: chanest train {wanted} -e {name}")
-    else:
-        estimator = cls.build(problem)
-    estimator.noise = noise_model(problem, trained_on=trained_on)
-    return estimator.eval()
-
-
-def find_weights(name: str, scenario: str) -> Path | None:
-    """The file of an estimator for a scenario: of your own training, else shipped, else None."""
-    for folder in (own_folder(), SHIPPED):
-        path = folder / weights_file(name, scenario)
-        if path.is_file():
-            return path
-    return None
 
 
 def weights_file(name: str, scenario: str) -> str:
@@ -84,6 +43,84 @@ def calibration_file(name: str, scenario: str) -> str:
     return f"{scenario}.{name}.calibration.json"
 
 
+def find_weights(name: str, scenario: str) -> Path | None:
+    """The file of an estimator for a scenario: of your own training, else shipped, else None."""
+    found = (folder / weights_file(name, scenario) for folder in (own_folder(), SHIPPED))
+    return next((path for path in found if path.is_file()), None)
+
+
+def get_estimator(
+    name: str, problem: ChannelProblem, *, weights: Path | str | None = None, trained_on: str | None = None
+) -> ChannelEstimator:
+    """The estimator `name` for `problem`, with weights of your own training, else shipped ones, where there are some.
+
+    weights: a file of your choice; trained_on: take the weights of another scenario, such as a mixture of channel models,
+    whose arrays must be the same. A calibration of these weights and this front end comes with it where there is one.
+    """
+    path = find_weights(name, trained_on or problem.scenario.name) if weights is None else Path(weights)
+    estimator = uncalibrated(name, problem, path, trained_on)
+    estimator.calibration = find_calibration(estimator, problem, path, trained_on or problem.scenario.name)
+    return estimator
+
+
+def uncalibrated(
+    name: str, problem: ChannelProblem, path: Path | None, trained_on: str | None = None
+) -> ChannelEstimator:
+    """The estimator with the weights in `path`, None for one that needs none, as it is before calibration."""
+    check_usable(name, problem, path, trained_on)
+    estimator = estimator_class(name).build(problem) if path is None else _read(name, path)
+    lmmse = find_weights("lmmse", trained_on or problem.scenario.name)
+    if lmmse is not None:  # An unknown noise is then told from the channel by the directions that channels have.
+        estimator.noise = NoiseModel(lambda: _directions(lmmse))
+    return estimator.eval()
+
+
+def check_usable(name: str, problem: ChannelProblem, path: Path | None, trained_on: str | None = None) -> None:
+    """ValueError unless the estimator can run on `problem`; of a weights file only the header is read."""
+    cls, scenario = estimator_class(name), problem.scenario
+    cls.check(problem)
+    wanted = trained_on or scenario.name
+    if path is None:
+        if cls.needs_fit or trained_on is not None:
+            raise ValueError(f"{name} has no weights for {wanted}; train them with: chanest train {wanted} -e {name}")
+        return
+    header = checkpoint.read_header(path)
+    origin, length = provenance(path), cast("dict[str, Json]", header["provenance"]).get("signal_length")
+    if header["class"] != cls.__name__:
+        raise ValueError(f"{path.name} holds a {header['class']}, not the {cls.__name__} of {name}; give another file")
+    if length != problem.signal_length:
+        raise ValueError(
+            f"{path.name} was made for {origin.get('scenario')}, channels of {length} entries; {scenario.name} has "
+            f"{problem.signal_length}"
+        )
+    if trained_on is None and origin.get("channel_hash") != scenario.channel_hash():
+        raise ValueError(
+            f"{path.name} holds weights of the channels of {origin.get('scenario')}, not of {scenario.name}; pass "
+            f"trained_on to use them all the same, or train: chanest train {scenario.name} -e {name}"
+        )
+
+
+def usable_estimators(problem: ChannelProblem, trained_on: str | None = None) -> tuple[list[str], dict[str, str]]:
+    """The registered estimators that can run on a problem now, and why each of the others cannot."""
+    usable, refused = [], {}
+    for name in estimator_names():
+        other = lender(name, trained_on)
+        try:
+            check_usable(name, problem, find_weights(name, other or problem.scenario.name), other)
+        except ValueError as fault:
+            refused[name] = str(fault)
+        else:
+            usable.append(name)
+    return usable, refused
+
+
+def lender(name: str, trained_on: str | None) -> str | None:
+    """The other scenario whose weights are taken; what can do without weights does so where it has none."""
+    if trained_on is None or (find_weights(name, trained_on) is None and not estimator_class(name).needs_fit):
+        return None
+    return trained_on
+
+
 def find_calibration(
     estimator: ChannelEstimator, problem: ChannelProblem, weights: Path | None, scenario: str
 ) -> Calibration | None:
@@ -91,92 +128,29 @@ def find_calibration(
 
     Looked for beside the weights, among your own files and among the shipped ones.
     """
-    wanted = weights_digest(estimator, weights)
-    frontend = problem.scenario.frontend.model_dump(mode="json")
+    wanted = (estimator.name, weights_digest(estimator, weights), problem.scenario.frontend.model_dump(mode="json"))
     for folder in dict.fromkeys([*([] if weights is None else [weights.parent]), own_folder(), SHIPPED]):
         path = folder / calibration_file(estimator.name, scenario)
-        if path.is_file():
-            found = Calibration.read(path)
-            if (found.estimator, found.weights, found.frontend) != (estimator.name, wanted, frontend):
-                continue
-            if found.profile is not None and len(found.profile) != estimator.signal_length:
-                raise ValueError(
-                    f"{path} has a profile of {len(found.profile)} entries for channels of {estimator.signal_length}; "
-                    "fit it again with: chanest calibrate"
-                )
-            return found
+        if not path.is_file():
+            continue
+        found = Calibration.read(path)
+        if (found.estimator, found.weights, found.frontend) != wanted:
+            continue
+        if found.profile is not None and len(found.profile) != estimator.signal_length:
+            raise ValueError(
+                f"{path} has a profile of {len(found.profile)} entries for channels of {estimator.signal_length}; "
+                "fit it again with: chanest calibrate"
+            )
+        return found
     return None
 
 
 def weights_digest(estimator: ChannelEstimator, weights: Path | None) -> str:
     """What ties a calibration to an estimator: a hash of its file or, where it has none, of its configuration."""
     if weights is not None:
-        return file_digest(weights)
+        return _digest(weights, *_stamp(weights))
     text = json.dumps(estimator.configuration(), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def noise_model(problem: ChannelProblem, *, trained_on: str | None = None) -> NoiseModel:
-    """What estimates an unknown noise: from the directions of the scenario's `lmmse`, where there are weights of it."""
-    path = find_weights("lmmse", trained_on or problem.scenario.name)
-    if path is None:
-        return NoiseModel()
-    return NoiseModel(lambda: _load(path, LMMSE, problem, any_scenario=trained_on is not None).directions())
-
-
-def train_estimator(name: str, problem: ChannelProblem, plan: Fit, *, folder: Path | str | None = None) -> Path:
-    """Fit the estimator `name` to `problem` and write its file into `folder` (your own weights); returns the path.
-
-    A calibration is fitted and written beside it where that takes seconds; `calibrate_estimator` does it at any price.
-    """
-    target = Path(folder) if folder is not None else own_folder()
-    _check_writable(target)
-    estimator = estimator_class(name).build(problem)
-    facts = estimator.fit(problem, plan)
-    path = target / weights_file(name, problem.scenario.name)
-    save_estimator(estimator, problem, path, facts={"seed": plan.seed, "budget_seconds": plan.seconds, **facts})
-    channels = affordable(_uncalibrated(name, problem, path), problem, min(_CALIBRATION_SECONDS, plan.seconds / 4))
-    if channels:
-        calibrate_estimator(name, problem, weights=path, channels=channels, folder=target, report=plan.report)
-    return path
-
-
-def calibrate_estimator(
-    name: str,
-    problem: ChannelProblem,
-    *,
-    weights: Path | None = None,
-    channels: int = CHANNELS,
-    seed: int = SEED,
-    folder: Path | str | None = None,
-    report: Report = silent,
-) -> Path:
-    """Fit the variances and intervals of an estimator on validation draws, write them into `folder`; returns the path.
-
-    weights: as for `get_estimator`; channels: at each of nine SNRs.
-    """
-    target = Path(folder) if folder is not None else own_folder()
-    _check_writable(target)
-    used = weights or find_weights(name, problem.scenario.name)
-    estimator = _uncalibrated(name, problem, used)
-    digest = weights_digest(estimator, used)
-    found = calibrate(estimator, problem, weights=digest, channels=channels, seed=seed, report=report)
-    path = target / calibration_file(name, problem.scenario.name)
-    found.write(path)
-    return path
-
-
-def save_estimator(estimator: ChannelEstimator, problem: ChannelProblem, path: Path, *, facts: dict[str, Json]) -> None:
-    """Write an estimator with where it comes from: scenario, hash of its channels, front end, and `facts`."""
-    scenario = problem.scenario
-    provenance: dict[str, Json] = {
-        "estimator": estimator.name,
-        "scenario": scenario.name,
-        "channel_hash": scenario.channel_hash(),
-        "frontend": scenario.frontend.model_dump(mode="json"),
-        **facts,
-    }
-    checkpoint.save(estimator, path, provenance=provenance, half=estimator.half_precision)
 
 
 def provenance(path: Path | str) -> dict[str, Json]:
@@ -185,26 +159,31 @@ def provenance(path: Path | str) -> dict[str, Json]:
     return found if isinstance(found, dict) else {}
 
 
-def _load(path: Path, cls: type[Loaded], problem: ChannelProblem, *, any_scenario: bool) -> Loaded:
-    estimator = checkpoint.load(path, expected=cls)
-    origin = provenance(path)
-    if estimator.signal_length != problem.signal_length:
-        raise ValueError(
-            f"{path.name} was made for {origin.get('scenario')}, channels of {estimator.signal_length} entries; "
-            f"{problem.scenario.name} has {problem.signal_length}"
-        )
-    if not any_scenario and origin.get("channel_hash") != problem.scenario.channel_hash():
-        raise ValueError(
-            f"{path.name} holds weights of the channels of {origin.get('scenario')}, not of {problem.scenario.name}; "
-            f"pass trained_on to use them all the same, or train: chanest train {problem.scenario.name} -e {cls.name}"
-        )
-    return estimator
+def _directions(path: Path) -> Tensor:
+    """The directions in which the channels of a scenario lie, from the file of its `lmmse`: [n, r]."""
+    from chanest.estimators.lmmse import LMMSE
+
+    lmmse = _read("lmmse", path)
+    assert isinstance(lmmse, LMMSE)
+    return lmmse.directions()
 
 
-def _check_writable(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as fault:
-        raise ValueError(f"the folder for weights cannot be made: {folder}: {fault.strerror}") from None
-    if not os.access(folder, os.W_OK):
-        raise ValueError(f"the folder for weights cannot be written: {folder}")
+def _read(name: str, path: Path) -> ChannelEstimator:
+    """A copy of what the file holds; the file itself is read once, until it changes."""
+    return copy.deepcopy(_loaded(name, path, *_stamp(path)))
+
+
+@lru_cache(maxsize=64)
+def _loaded(name: str, path: Path, modified: int, size: int) -> ChannelEstimator:
+    return checkpoint.load(path, expected=estimator_class(name))
+
+
+@lru_cache(maxsize=256)
+def _digest(path: Path, modified: int, size: int) -> str:
+    return file_digest(path)
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    """When the file was last changed, and its size."""
+    found = path.stat()
+    return found.st_mtime_ns, found.st_size

@@ -12,7 +12,7 @@ import math
 import pytest
 
 import chanest
-from chanest.weights.library import SHIPPED, calibration_file, find_calibration, find_weights
+from chanest.weights import SHIPPED, calibration_file, find_calibration, find_weights
 from chanest.problem import ChannelBatch, ChannelProblem
 from vlista_core.metrics import coverage
 

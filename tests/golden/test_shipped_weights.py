@@ -13,7 +13,7 @@ import torch
 
 import chanest
 from chanest.bounds import get_bound
-from chanest.weights.library import SHIPPED, provenance
+from chanest.weights import SHIPPED, provenance
 from chanest.evaluation.results import Results
 from chanest.problem import ChannelBatch, ChannelProblem
 from vlista_core.metrics import nmse_db

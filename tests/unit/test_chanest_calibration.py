@@ -16,7 +16,7 @@ from chanest.estimators import Fit
 from chanest.bases.estimator import ChannelEstimator
 from chanest.uncertainty.calibrating import KNOTS_DB, LEVELS, SNRS_DB, Draws, calibrate, conformal_intervals
 from chanest.uncertainty.calibration import Calibration, hats
-from chanest.weights.library import (
+from chanest.weights import (
     calibrate_estimator,
     calibration_file,
     get_estimator,

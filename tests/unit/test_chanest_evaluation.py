@@ -17,7 +17,7 @@ import chanest
 from chanest import bounds, estimators
 from chanest.bounds import Bound
 from chanest.estimators import Fit
-from chanest.weights.library import train_estimator
+from chanest.weights.training import train_estimator
 from chanest.evaluation import Plan, Results, cells, evaluate, run, usable_bounds, usable_estimators
 from chanest.evaluation.plan import Cell
 from chanest.evaluation.statistics import Errors, summarise

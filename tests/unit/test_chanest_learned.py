@@ -14,7 +14,8 @@ from chanest.dictionaries import KroneckerMap
 from chanest.estimators import ChannelEstimator, Fit, estimator_class, learned, variational
 from chanest.bases.draws import PooledDraws
 from chanest.networks.kronecker_vlista import KroneckerVLISTA
-from chanest.weights.library import get_estimator, train_estimator
+from chanest.weights import get_estimator
+from chanest.weights.training import train_estimator
 from chanest.bases.unfolded import grouped_nmse_db, starting_dictionary
 from chanest.estimators.vlista import VLISTAEstimator
 from vlista_core.metrics import nmse_db

@@ -14,7 +14,8 @@ from chanest.arrays import Array, Polarization
 from chanest.dictionaries import KroneckerMap, angular_dictionary, link_dictionary
 from chanest.estimators import Fit, estimator_class
 from chanest.bases.grid import GridEstimator, Link
-from chanest.weights.library import get_estimator, provenance, train_estimator
+from chanest.weights import get_estimator, provenance
+from chanest.weights.training import train_estimator
 from chanest.estimators.pursuit import SOMPEstimator, SWOMPEstimator, one_subcarrier, whitened_measurement
 from chanest.estimators.sbl import SBL, Lags
 from chanest.estimators.sparse import OMPEstimator

@@ -1,0 +1,88 @@
+"""Fit estimators and their variances, and write the files that `chanest.weights` finds."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from chanest.bases.estimator import ChannelEstimator
+from chanest.estimators import estimator_class
+from chanest.fit import Fit, Report, silent
+from chanest.problem import ChannelProblem
+from chanest.uncertainty.calibrating import CHANNELS, LEAST_CHANNELS, SEED, affordable, calibrate
+from chanest.weights import calibration_file, find_weights, own_folder, uncalibrated, weights_digest, weights_file
+from vlista_core import checkpoint
+from vlista_core.tensorfile import Json
+
+_CALIBRATION_SECONDS = 20.0
+"""That a calibration after training may take."""
+
+
+def train_estimator(name: str, problem: ChannelProblem, plan: Fit, *, folder: Path | str | None = None) -> Path:
+    """Fit the estimator `name` to `problem` and write its file into `folder` (your own weights); returns the path.
+
+    A calibration is fitted and written beside it where that takes seconds; `calibrate_estimator` does it at any price.
+    """
+    target = Path(folder) if folder is not None else own_folder()
+    _check_writable(target)
+    cls = estimator_class(name)
+    cls.check(problem)
+    estimator = cls.build(problem)
+    facts = estimator.fit(problem, plan)
+    path = target / weights_file(name, problem.scenario.name)
+    save_estimator(estimator, problem, path, facts={"seed": plan.seed, "budget": plan.budget, **facts})
+    channels = LEAST_CHANNELS
+    if plan.steps is None:
+        seconds = min(_CALIBRATION_SECONDS, plan.seconds / 4)
+        channels = affordable(uncalibrated(name, problem, path), problem, seconds)
+    if channels:
+        calibrate_estimator(name, problem, weights=path, channels=channels, folder=target, report=plan.report)
+    return path
+
+
+def calibrate_estimator(
+    name: str,
+    problem: ChannelProblem,
+    *,
+    weights: Path | None = None,
+    channels: int = CHANNELS,
+    seed: int = SEED,
+    folder: Path | str | None = None,
+    report: Report = silent,
+) -> Path:
+    """Fit the variances and intervals of an estimator on validation draws, write them into `folder`; returns the path.
+
+    weights: as for `get_estimator`; channels: at each of nine SNRs.
+    """
+    target = Path(folder) if folder is not None else own_folder()
+    _check_writable(target)
+    used = weights or find_weights(name, problem.scenario.name)
+    estimator = uncalibrated(name, problem, used)
+    digest = weights_digest(estimator, used)
+    found = calibrate(estimator, problem, weights=digest, channels=channels, seed=seed, report=report)
+    path = target / calibration_file(name, problem.scenario.name)
+    found.write(path)
+    return path
+
+
+def save_estimator(estimator: ChannelEstimator, problem: ChannelProblem, path: Path, *, facts: dict[str, Json]) -> None:
+    """Write an estimator with where it comes from: scenario, hash of its channels, front end, and `facts`."""
+    scenario = problem.scenario
+    provenance: dict[str, Json] = {
+        "estimator": estimator.name,
+        "scenario": scenario.name,
+        "signal_length": problem.signal_length,
+        "channel_hash": scenario.channel_hash(),
+        "frontend": scenario.frontend.model_dump(mode="json"),
+        **facts,
+    }
+    checkpoint.save(estimator, path, provenance=provenance, half=estimator.half_precision)
+
+
+def _check_writable(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as fault:
+        raise ValueError(f"the folder for weights cannot be made: {folder}: {fault.strerror}") from None
+    if not os.access(folder, os.W_OK):
+        raise ValueError(f"the folder for weights cannot be written: {folder}")
