@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -36,14 +35,6 @@ class BatchedKroneckerMap(LinearMap):
     def batch(self) -> int:
         return self.factors[0].shape[0]
 
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.factors[0].dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.factors[0].device
-
     def apply(self, x: Tensor) -> Tensor:
         self._check_input("x", x, self.shape[1])
         return _product(self.factors, x[:, None])[:, 0]
@@ -65,21 +56,6 @@ class BatchedKroneckerMap(LinearMap):
 
     def materialize(self) -> Tensor:
         return _kron(list(self.factors))
-
-    def select(self, index: Tensor) -> BatchedKroneckerMap:
-        return self._with(lambda factor: factor[index])
-
-    def to(self, device: torch.device | str) -> BatchedKroneckerMap:
-        return self._with(lambda factor: factor.to(device))
-
-    def tensors(self) -> tuple[Tensor, ...]:
-        return self.factors
-
-    def cast(self, dtype: torch.dtype) -> BatchedKroneckerMap:
-        return self._with(lambda factor: factor.to(dtype))
-
-    def _with(self, change: Callable[[Tensor], Tensor]) -> BatchedKroneckerMap:
-        return BatchedKroneckerMap(tuple(change(factor) for factor in self.factors))
 
 
 def _product(factors: tuple[Tensor, ...], x: Tensor) -> Tensor:

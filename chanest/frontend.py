@@ -88,14 +88,6 @@ class BeamformingMap(LinearMap):
     def batch(self) -> int:
         return self.transmit.shape[0]
 
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.transmit.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.transmit.device
-
     def apply(self, x: Tensor) -> Tensor:
         self._check_input("x", x, self.shape[1])
         return self._forward(x.reshape(self.batch, self.subcarriers, -1, self.antennas)).flatten(1)
@@ -184,18 +176,18 @@ class BeamformingMap(LinearMap):
         return torch.einsum("kl,bmn->bkmln", across, one).reshape(self.batch, rows, columns)
 
     def select(self, index: Tensor) -> BeamformingMap:
-        return self._with(lambda tensor: tensor[index])
+        return self._rebuilt(lambda tensor: tensor[index])
 
     def to(self, device: torch.device | str) -> BeamformingMap:
-        return self._with(lambda tensor: tensor.to(device))
+        return self._rebuilt(lambda tensor: tensor.to(device))
 
     def tensors(self) -> tuple[Tensor, ...]:
         return (self.transmit,) if self.weights is None else (self.transmit, self.weights)
 
     def cast(self, dtype: torch.dtype) -> BeamformingMap:
-        return self._with(lambda tensor: tensor.to(dtype))
+        return self._rebuilt(lambda tensor: tensor.to(dtype))
 
-    def _with(self, change: Callable[[Tensor], Tensor]) -> BeamformingMap:
+    def _rebuilt(self, change: Callable[[Tensor], Tensor]) -> BeamformingMap:
         return BeamformingMap.from_weights(
             change(self.transmit),
             None if self.weights is None else change(self.weights),
