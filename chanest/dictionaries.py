@@ -6,7 +6,6 @@ The signal index is k·N_t·N_r + t·N_r + r, as in `chanest.frontend`; the code
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
@@ -56,18 +55,6 @@ class KroneckerMap(LinearMap):
     def batch(self) -> int | None:
         return self.rx.shape[0] if self.rx.ndim == 3 else None
 
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.rx.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.rx.device
-
-    @property
-    def orthonormal(self) -> bool:
-        return self.rows_orthonormal
-
     def apply(self, x: Tensor) -> Tensor:
         self._check_input("x", x, self.shape[1])
         return _product(self.factors, x[:, None])[:, 0]
@@ -109,22 +96,6 @@ class KroneckerMap(LinearMap):
 
     def materialize(self) -> Tensor:
         return _kron(list(self.factors)).reshape(self.batch or 1, *self.shape)
-
-    def select(self, index: Tensor) -> KroneckerMap:
-        return self if self.batch is None else self._with(lambda factor: factor[index])
-
-    def to(self, device: torch.device | str) -> KroneckerMap:
-        return self._with(lambda factor: factor.to(device))
-
-    def tensors(self) -> tuple[Tensor, ...]:
-        return self.factors
-
-    def cast(self, dtype: torch.dtype) -> KroneckerMap:
-        return self._with(lambda factor: factor.to(dtype))
-
-    def _with(self, change: Callable[[Tensor], Tensor]) -> KroneckerMap:
-        delay = None if self.delay is None else change(self.delay)
-        return KroneckerMap(change(self.rx), change(self.tx), delay, self.rows_orthonormal)
 
 
 @argument

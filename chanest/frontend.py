@@ -6,7 +6,6 @@ combining is coloured, σ² W_tᴴW_t; whitening folds the inverse Cholesky fact
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -87,14 +86,6 @@ class BeamformingMap(LinearMap):
     @property
     def batch(self) -> int:
         return self.transmit.shape[0]
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.transmit.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.transmit.device
 
     def apply(self, x: Tensor) -> Tensor:
         self._check_input("x", x, self.shape[1])
@@ -182,22 +173,6 @@ class BeamformingMap(LinearMap):
         across = torch.eye(self.subcarriers, dtype=self.dtype, device=self.device)
         rows, columns = (self.subcarriers * size for size in one.shape[1:])
         return torch.einsum("kl,bmn->bkmln", across, one).reshape(self.batch, rows, columns)
-
-    def select(self, index: Tensor) -> BeamformingMap:
-        return self._with(lambda tensor: tensor[index])
-
-    def to(self, device: torch.device | str) -> BeamformingMap:
-        return self._with(lambda tensor: tensor.to(device))
-
-    def tensors(self) -> tuple[Tensor, ...]:
-        return (self.transmit,) if self.weights is None else (self.transmit, self.weights)
-
-    def cast(self, dtype: torch.dtype) -> BeamformingMap:
-        return self._with(lambda tensor: tensor.to(dtype))
-
-    def _with(self, change: Callable[[Tensor], Tensor]) -> BeamformingMap:
-        weights, factor = (None if held is None else change(held) for held in (self.weights, self.factor))
-        return replace(self, transmit=change(self.transmit), weights=weights, factor=factor)
 
     def _forward(self, h: Tensor) -> Tensor:
         """H f_t, then W_tᴴ. h: [batch, k, N_t, N_r] -> [batch, k, T, N_RF]."""

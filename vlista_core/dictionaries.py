@@ -111,10 +111,6 @@ class LearnedMap(nn.Module, LinearMap, Configured):
         return self.frozen().shape
 
     @property
-    def batch(self) -> int | None:
-        return None
-
-    @property
     def dtype(self) -> torch.dtype:
         return self.frozen().dtype
 
@@ -146,11 +142,8 @@ class LearnedMap(nn.Module, LinearMap, Configured):
     def tensors(self) -> tuple[Tensor, ...]:
         return self.frozen().tensors()
 
-    def cast(self, dtype: torch.dtype) -> LinearMap:
+    def cast(self, dtype: torch.dtype) -> LinearMap:  # type: ignore[override]  # a plain map, without parameters
         return self.frozen().cast(dtype)
-
-    def select(self, index: Tensor) -> LearnedMap:
-        return self
 
 
 @argument

@@ -10,8 +10,7 @@ Real signals have N in place of CN, and half the evidence.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Self
 
@@ -64,34 +63,12 @@ class Covariance(LinearMap):
         size = max(tensor.shape[0] for tensor in self.tensors())
         return None if size == 1 else size
 
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.tensors()[0].dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.tensors()[0].device
-
     def adjoint(self, y: Tensor) -> Tensor:
         return self.apply(y)
 
     def select(self, index: Tensor) -> Self:
         """The covariances of the chosen samples, or the chosen members. index: [k] integer or [batch] bool."""
-        return self._with(lambda tensor: tensor if tensor.shape[0] == 1 else tensor[index])
-
-    def to(self, device: torch.device | str) -> Self:
-        return self._with(lambda tensor: tensor.to(device))
-
-    def cast(self, dtype: torch.dtype) -> Self:
-        return self._with(lambda tensor: tensor.to(dtype if tensor.is_complex() == dtype.is_complex else dtype.to_real()))
-
-    def tensors(self) -> tuple[Tensor, ...]:
-        values = (getattr(self, field.name) for field in fields(self))
-        return tuple(value for value in values if isinstance(value, Tensor))
-
-    def _with(self, change: Callable[[Tensor], Tensor]) -> Self:
-        held = {field.name: getattr(self, field.name) for field in fields(self) if field.init}
-        return replace(self, **{name: change(value) for name, value in held.items() if isinstance(value, Tensor)})
+        return self._with(lambda tensor: tensor if tensor.shape[0] == 1 else tensor[index], lambda part: part)
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -14,8 +17,9 @@ _BLOCK_BYTES = 64 * 2**20
 class LinearMap(ABC):
     """A real or complex linear map for every sample of a batch; frozen after construction.
 
-    A subclass gives `shape`, `batch`, `dtype`, `device`, `apply`, `adjoint`, `materialize`, `select`, `to` and `tensors`;
-    everything else follows, and may be overridden where the structure allows something faster.
+    A subclass is a frozen dataclass whose fields are tensors, tuples of tensors, maps and options. It gives `shape`, `apply`,
+    `adjoint`, `materialize`, and `batch` where samples have matrices of their own; everything else follows from these and the
+    fields, and may be overridden where the structure allows something faster.
     """
 
     @property
@@ -24,17 +28,24 @@ class LinearMap(ABC):
         """(m, n): output and input length."""
 
     @property
-    @abstractmethod
     def batch(self) -> int | None:
         """How many samples have a matrix of their own; None when one matrix serves any batch."""
+        return None
 
     @property
-    @abstractmethod
-    def dtype(self) -> torch.dtype: ...
+    def dtype(self) -> torch.dtype:
+        """That of the first field with data."""
+        return self._first.dtype
 
     @property
-    @abstractmethod
-    def device(self) -> torch.device: ...
+    def device(self) -> torch.device:
+        """That of the first field with data."""
+        return self._first.device
+
+    @property
+    def rows_orthonormal(self) -> bool:
+        """Whether A Aᴴ = I is known to hold by construction (so that (ΦA)(ΦA)ᴴ = ΦΦᴴ needs no product)."""
+        return False
 
     @abstractmethod
     def apply(self, x: Tensor) -> Tensor:
@@ -48,30 +59,41 @@ class LinearMap(ABC):
     def materialize(self) -> Tensor:
         """The matrix itself: [batch, m, n], batch 1 for a shared map. Costly: ask only where the method needs it."""
 
-    @abstractmethod
-    def select(self, index: Tensor) -> LinearMap:
-        """The map of the chosen samples. index: [k] integer or [batch] bool. A shared map returns itself."""
-
-    @abstractmethod
-    def to(self, device: torch.device | str) -> LinearMap:
-        """The same map with its data on `device`."""
-
-    @abstractmethod
     def tensors(self) -> tuple[Tensor, ...]:
-        """The data that the map stores, so that it can be looked at for NaN and Inf."""
+        """The data that the map stores, that of maps among its fields included."""
+        return tuple(
+            tensor for part in self._parts() for tensor in (part.tensors() if isinstance(part, LinearMap) else (part,))
+        )
+
+    def select(self, index: Tensor) -> LinearMap:
+        """The map of the chosen samples. index: [k] integer or [batch] bool. A shared map returns itself.
+
+        Where `batch` is set, the first dimension of a tensor must be that of the samples; scalars are shared.
+        """
+        if self.batch is None:
+            return self
+        return self._with(lambda tensor: tensor[index] if tensor.ndim else tensor, lambda part: part.select(index))
+
+    def to(self, device: torch.device | str) -> Self:
+        """The same map with its data on `device`."""
+        return self._with(lambda tensor: tensor.to(device), lambda part: part.to(device))
+
+    def cast(self, dtype: torch.dtype) -> Self:
+        """The same map in another precision of the same kind, real or complex; real fields of complex maps stay real."""
+
+        def change(tensor: Tensor) -> Tensor:
+            if tensor.is_complex():
+                return tensor.to(dtype)
+            return tensor.to(dtype.to_real()) if tensor.is_floating_point() else tensor
+
+        return self._with(change, lambda part: part.cast(dtype))
 
     def distinct(self) -> tuple[LinearMap, int]:
         """The map of the matrices that differ, and how many samples in a row share each: for work on matrices themselves."""
         return self, 1
 
-    def cast(self, dtype: torch.dtype) -> LinearMap:
-        """The same map in another precision of the same kind, real or complex."""
-        from vlista_core.linops.dense import DenseMap
-
-        return DenseMap(self.materialize().to(dtype), self.orthonormal)
-
     def apply_block(self, x: Tensor) -> Tensor:
-        """A X for several vectors a sample. x: [batch or 1, n, k] -> [batch or 1, m, k]."""
+        """A X for several vectors per sample. x: [batch or 1, n, k] -> [batch or 1, m, k]."""
         size = self.batch if self.batch is not None else x.shape[0]
         x = x.expand(size, -1, -1)
         return torch.stack([self.apply(x[:, :, j]) for j in range(x.shape[2])], dim=2)
@@ -106,11 +128,6 @@ class LinearMap(ABC):
         matrix = self.materialize()
         return matrix @ matrix.mH
 
-    @property
-    def orthonormal(self) -> bool:
-        """Whether A Aᴴ = I is known to hold by construction (so that (ΦA)(ΦA)ᴴ = ΦΦᴴ needs no product)."""
-        return False
-
     def spectral_norm(self, *, iterations: int = 200, tolerance: float = 1e-4) -> Tensor:
         """Largest singular value by power iteration on AᴴA: [batch or 1].
 
@@ -139,6 +156,31 @@ class LinearMap(ABC):
         from vlista_core.linops.composed import compose
 
         return compose(self, other)
+
+    def _fields(self) -> dict[str, object]:
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]
+
+    def _parts(self) -> list[Tensor | LinearMap]:
+        """The tensors and maps among the fields, in their order."""
+        values = [value if isinstance(value, tuple) else (value,) for value in self._fields().values()]
+        return [entry for value in values for entry in value if isinstance(entry, Tensor | LinearMap)]
+
+    @cached_property
+    def _first(self) -> Tensor | LinearMap:
+        return self._parts()[0]
+
+    def _with(self, change: Callable[[Tensor], Tensor], change_map: Callable[[LinearMap], LinearMap]) -> Self:
+        """The same kind of map with every tensor and every map among the fields changed."""
+
+        def changed(value: object) -> object:
+            if isinstance(value, Tensor):
+                return change(value)
+            if isinstance(value, LinearMap):
+                return change_map(value)
+            return tuple(changed(entry) for entry in value) if isinstance(value, tuple) else value
+
+        build: Callable[..., Self] = type(self)
+        return build(**{name: changed(value) for name, value in self._fields().items()})
 
     def _check_input(self, name: str, x: Tensor, length: int) -> None:
         if x.ndim != 2 or x.shape[1] != length:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from vlista_core.linops.base import LinearMap
@@ -27,7 +26,15 @@ class ComposedMap(LinearMap):
     inner: LinearMap
 
     def __post_init__(self) -> None:
-        _check_composable(self.outer, self.inner)
+        outer, inner = self.outer, self.inner
+        if outer.shape[1] != inner.shape[0]:
+            raise ValueError(
+                f"cannot compose maps of shapes {outer.shape} and {inner.shape}: {outer.shape[1]} is not {inner.shape[0]}"
+            )
+        if outer.batch is not None and inner.batch is not None and outer.batch != inner.batch:
+            raise ValueError(f"cannot compose maps of {outer.batch} and {inner.batch} samples")
+        if outer.dtype != inner.dtype:
+            raise ValueError(f"cannot compose maps of dtypes {outer.dtype} and {inner.dtype}")
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -38,16 +45,8 @@ class ComposedMap(LinearMap):
         return self.outer.batch if self.outer.batch is not None else self.inner.batch
 
     @property
-    def dtype(self) -> torch.dtype:
-        return self.outer.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.outer.device
-
-    @property
-    def orthonormal(self) -> bool:
-        return self.outer.orthonormal and self.inner.orthonormal
+    def rows_orthonormal(self) -> bool:
+        return self.outer.rows_orthonormal and self.inner.rows_orthonormal
 
     def apply(self, x: Tensor) -> Tensor:
         return self.outer.apply(self.inner.apply(x))
@@ -66,10 +65,10 @@ class ComposedMap(LinearMap):
         return super().column_norms() if known is None else known
 
     def squared_frobenius_norm(self) -> Tensor:
-        return self.outer.squared_frobenius_norm() if self.inner.orthonormal else super().squared_frobenius_norm()
+        return self.outer.squared_frobenius_norm() if self.inner.rows_orthonormal else super().squared_frobenius_norm()
 
     def gram(self) -> Tensor:
-        return self.outer.gram() if self.inner.orthonormal else super().gram()
+        return self.outer.gram() if self.inner.rows_orthonormal else super().gram()
 
     def materialize(self) -> Tensor:
         return self.outer.materialize() @ self.inner.materialize()
@@ -80,18 +79,6 @@ class ComposedMap(LinearMap):
         outer, members = self.outer.distinct()
         return ComposedMap(outer, self.inner), members
 
-    def select(self, index: Tensor) -> ComposedMap:
-        return ComposedMap(self.outer.select(index), self.inner.select(index))
-
-    def to(self, device: torch.device | str) -> ComposedMap:
-        return ComposedMap(self.outer.to(device), self.inner.to(device))
-
-    def tensors(self) -> tuple[Tensor, ...]:
-        return (*self.outer.tensors(), *self.inner.tensors())
-
-    def cast(self, dtype: torch.dtype) -> ComposedMap:
-        return ComposedMap(self.outer.cast(dtype), self.inner.cast(dtype))
-
 
 @dataclass(frozen=True, eq=False)
 class ScaledMap(LinearMap):
@@ -101,7 +88,7 @@ class ScaledMap(LinearMap):
     scale: Tensor
 
     def __post_init__(self) -> None:
-        real = torch.empty((), dtype=self.base.dtype).real.dtype
+        real = self.base.dtype.to_real()
         if self.scale.ndim > 1 or self.scale.dtype != real:
             raise ValueError(
                 f"scale must be a {real} tensor of shape [] or [batch], got {self.scale.dtype} {[*self.scale.shape]}"
@@ -118,14 +105,6 @@ class ScaledMap(LinearMap):
     @property
     def batch(self) -> int | None:
         return self.scale.shape[0] if self.scale.ndim == 1 else self.base.batch
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.base.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.base.device
 
     def apply(self, x: Tensor) -> Tensor:
         self._check_input("x", x, self.shape[1])
@@ -146,26 +125,3 @@ class ScaledMap(LinearMap):
 
     def materialize(self) -> Tensor:
         return self.scale[..., None, None] * self.base.materialize()
-
-    def select(self, index: Tensor) -> ScaledMap:
-        return ScaledMap(self.base.select(index), self.scale[index] if self.scale.ndim == 1 else self.scale)
-
-    def to(self, device: torch.device | str) -> ScaledMap:
-        return ScaledMap(self.base.to(device), self.scale.to(device))
-
-    def tensors(self) -> tuple[Tensor, ...]:
-        return (*self.base.tensors(), self.scale)
-
-    def cast(self, dtype: torch.dtype) -> ScaledMap:
-        return ScaledMap(self.base.cast(dtype), self.scale.to(torch.empty((), dtype=dtype).real.dtype))
-
-
-def _check_composable(outer: LinearMap, inner: LinearMap) -> None:
-    if outer.shape[1] != inner.shape[0]:
-        raise ValueError(
-            f"cannot compose maps of shapes {outer.shape} and {inner.shape}: {outer.shape[1]} is not {inner.shape[0]}"
-        )
-    if outer.batch is not None and inner.batch is not None and outer.batch != inner.batch:
-        raise ValueError(f"cannot compose maps of {outer.batch} and {inner.batch} samples")
-    if outer.dtype != inner.dtype:
-        raise ValueError(f"cannot compose maps of dtypes {outer.dtype} and {inner.dtype}")

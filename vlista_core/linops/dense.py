@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -33,18 +34,6 @@ class DenseMap(LinearMap):
     def batch(self) -> int | None:
         return self.matrix.shape[0] if self.matrix.ndim == 3 else None
 
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.matrix.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.matrix.device
-
-    @property
-    def orthonormal(self) -> bool:
-        return self.rows_orthonormal
-
     def apply(self, x: Tensor) -> Tensor:
         self._check_input("x", x, self.shape[1])
         if self.batch is None:
@@ -74,46 +63,19 @@ class DenseMap(LinearMap):
     def materialize(self) -> Tensor:
         return self.matrix if self.batch is not None else self.matrix[None]
 
-    def select(self, index: Tensor) -> DenseMap:
-        return self if self.batch is None else DenseMap(self.matrix[index], self.rows_orthonormal)
-
-    def to(self, device: torch.device | str) -> DenseMap:
-        return DenseMap(self.matrix.to(device), self.rows_orthonormal)
-
-    def tensors(self) -> tuple[Tensor, ...]:
-        return (self.matrix,)
-
-    def cast(self, dtype: torch.dtype) -> DenseMap:
-        return DenseMap(self.matrix.to(dtype), self.rows_orthonormal)
-
 
 @dataclass(frozen=True, eq=False)
 class IdentityMap(LinearMap):
     """x -> x on vectors of length n: the canonical dictionary."""
 
     length: int
-    data_type: torch.dtype = torch.float32
-    on: torch.device = _CPU
+    dtype: torch.dtype = torch.float32
+    device: torch.device = _CPU
+    rows_orthonormal: ClassVar[bool] = True
 
     @property
     def shape(self) -> tuple[int, int]:
         return self.length, self.length
-
-    @property
-    def batch(self) -> None:
-        return None
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.data_type
-
-    @property
-    def device(self) -> torch.device:
-        return self.on
-
-    @property
-    def orthonormal(self) -> bool:
-        return True
 
     def apply(self, x: Tensor) -> Tensor:
         self._check_input("x", x, self.length)
@@ -129,17 +91,11 @@ class IdentityMap(LinearMap):
     def materialize(self) -> Tensor:
         return torch.eye(self.length, dtype=self.dtype, device=self.device)[None]
 
-    def select(self, index: Tensor) -> IdentityMap:
-        return self
+    def to(self, device: torch.device | str) -> Self:
+        return replace(self, device=torch.device(device))
 
-    def to(self, device: torch.device | str) -> IdentityMap:
-        return IdentityMap(self.length, self.data_type, torch.device(device))
-
-    def tensors(self) -> tuple[Tensor, ...]:
-        return ()
-
-    def cast(self, dtype: torch.dtype) -> IdentityMap:
-        return IdentityMap(self.length, dtype, self.on)
+    def cast(self, dtype: torch.dtype) -> Self:
+        return replace(self, dtype=dtype)
 
 
 def as_map(matrix: LinearMap | Tensor) -> LinearMap:

@@ -32,14 +32,6 @@ class GroupedMap(LinearMap):
     def batch(self) -> int:
         return self.matrix.shape[0] * self.members
 
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.matrix.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.matrix.device
-
     def apply(self, x: Tensor) -> Tensor:
         self._check_input("x", x, self.shape[1])
         return torch.bmm(self._grouped(x), self.matrix.mT).flatten(0, 1)
@@ -71,15 +63,6 @@ class GroupedMap(LinearMap):
     def select(self, index: Tensor) -> DenseMap:
         chosen = index.nonzero()[:, 0] if index.dtype == torch.bool else index
         return DenseMap(self.matrix[chosen.div(self.members, rounding_mode="floor")])
-
-    def to(self, device: torch.device | str) -> GroupedMap:
-        return GroupedMap(self.matrix.to(device), self.members)
-
-    def tensors(self) -> tuple[Tensor, ...]:
-        return (self.matrix,)
-
-    def cast(self, dtype: torch.dtype) -> GroupedMap:
-        return GroupedMap(self.matrix.to(dtype), self.members)
 
     def _grouped(self, values: Tensor) -> Tensor:
         """[batch, ...] -> [groups, members, ...]."""

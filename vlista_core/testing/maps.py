@@ -55,7 +55,7 @@ def check_matrix(case: MapCase, dtype: torch.dtype) -> None:
     for name, (got, expected) in pairs.items():
         gap = float(((got - expected).abs().max() / expected.abs().max()).detach())
         assert gap <= _tolerance(dtype), f"{case.name}: {name} differs from the matrix by {gap:.1e}"
-    if a.orthonormal:
+    if a.rows_orthonormal:
         identity = torch.eye(m, dtype=dtype)
         assert torch.allclose(matrix @ matrix.mH, identity.expand(matrix.shape[0], m, m), atol=1e-6), (
             f"{case.name}: says AAᴴ = I, which does not hold"

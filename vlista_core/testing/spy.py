@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor
 
 from vlista_core.linops import LinearMap
@@ -25,14 +24,6 @@ class SpyMap(LinearMap):
     @property
     def batch(self) -> int | None:
         return self.base.batch
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.base.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.base.device
 
     def apply(self, x: Tensor) -> Tensor:
         self.calls["apply"] += 1
@@ -57,15 +48,3 @@ class SpyMap(LinearMap):
     def materialize(self) -> Tensor:
         self.calls["materialize"] += 1
         return self.base.materialize()
-
-    def select(self, index: Tensor) -> SpyMap:
-        return SpyMap(self.base.select(index), self.calls)
-
-    def to(self, device: torch.device | str) -> SpyMap:
-        return SpyMap(self.base.to(device), self.calls)
-
-    def tensors(self) -> tuple[Tensor, ...]:
-        return self.base.tensors()
-
-    def cast(self, dtype: torch.dtype) -> SpyMap:
-        return SpyMap(self.base.cast(dtype), self.calls)
