@@ -33,8 +33,8 @@ class Toy(Study):
     models: tuple[str, ...] = ("a", "b")
     sizes: tuple[int, ...] = (1, 2, 3)
     scale: float = 1.0
-    failing: tuple[str, ...] = Field((), exclude=True)
-    pause: float = Field(0.0, exclude=True)
+    failing: tuple[str, ...] = Field(default=(), exclude=True)
+    pause: float = Field(default=0.0, exclude=True)
     _own: dict[str, float] = PrivateAttr(default_factory=dict)
 
     def with_own(self, own: dict[str, float]) -> Toy:
