@@ -57,7 +57,7 @@ def share_bar(title: str) -> Iterator[Callable[[float, str], None]]:
 
 
 @contextmanager
-def step_bar(title: str, *, resumes_in: Path | None = None) -> Iterator[Callable[[int, int, str], None]]:
+def step_bar(title: str, *, resumes_in: Path | None = None) -> Iterator[Callable[[float, int, str], None]]:
     """A bar for work that tells the steps done, all steps and a few words.
 
     resumes_in: the folder from which work that is interrupted goes on; then Ctrl-C ends in a line that says so, and in 130.

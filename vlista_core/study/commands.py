@@ -1,0 +1,74 @@
+"""What the commands of all studies share: the spelling of their options, the bar, what is printed at the end, exit codes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from vlista_core.study.base import Study
+from vlista_core.study.page import write_page
+from vlista_core.study.run import Ended, Options, Result, run_studies
+from vlista_core.study.store import Registry, read_study
+from vlista_core.study.tables import print_table
+from vlista_core.terminal import out, say, step_bar, tell
+
+Workers = Annotated[int, typer.Option("--workers", help="Processes of this machine.")]
+Scheduler = Annotated[str | None, typer.Option("--scheduler", help="Address of a dask scheduler, in place of workers.")]
+Restart = Annotated[bool, typer.Option("--restart", help="Forget what the folder holds, and run it again.")]
+Hours = Annotated[float, typer.Option("--hours", help="Start no cell once these have passed.", show_default=False)]
+Output = Annotated[Path | None, typer.Option("--output", "-o", help="Folder of the run.")]
+FOREVER = math.inf
+"""The default of `Hours`."""
+
+
+def run_command(study: Study, folder: Path, registry: Registry, options: Options) -> None:
+    """Run one study with a bar into `folder`, write its page, print its tables; exit code 1 where cells failed."""
+    for note in options.notes:
+        say(f"note: {note}")
+    results = run_with_bar(study.title(), {folder: study}, folder, options)
+    if results[0].records:
+        show(folder, registry)
+    finish(results)
+
+
+def run_with_bar(title: str, studies: dict[Path, Study], folder: Path, options: Options) -> list[Result]:
+    """Run studies, by the folder of each, with one bar. A fault is said at once; Ctrl-C ends in a sentence and in code 130.
+
+    folder: where all of it is, with the weights that the studies share.
+    """
+
+    def ended(each: Ended) -> None:
+        if each.fault is not None:
+            say(f"{each.name} failed: {each.fault}")
+        if options.ended is not None:
+            options.ended(each)
+
+    with step_bar(title, resumes_in=folder) as progress:
+        return run_studies(studies, folder / "weights", replace(options, progress=progress, ended=ended))
+
+
+def finish(results: Sequence[Result]) -> None:
+    """Say what is left and how much has failed; exit code 1 where something has."""
+    left, failed = sum(each.left for each in results), sum(len(each.faults) for each in results)
+    if left:
+        say(f"the time is up; {left} cells are left for the next run")
+    if failed:
+        say(f"{failed} cells failed; the same command tries them again")
+        raise typer.Exit(1)
+
+
+def show(folder: Path, registry: Registry) -> None:
+    """Write the page of a folder; print the tables and the message of its own study."""
+    page = write_page(folder, registry)
+    read = read_study(folder, registry)
+    for table in read.study.tables(read.frame):
+        if not table.detail:
+            print_table(table, out)
+    if message := read.study.headline(read.frame):
+        tell(message)
+    tell(f"report: {page}")

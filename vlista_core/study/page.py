@@ -1,0 +1,132 @@
+"""The page of a folder: tables in Markdown, rows as CSV, figures, and one HTML file that holds everything by itself."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+
+from vlista_core.files import replacing, write_text
+from vlista_core.study.base import Figure
+from vlista_core.study.store import Read, Registry, holds_study, read_study
+from vlista_core.study.tables import Table
+from vlista_core.tensorfile import Json
+
+_STYLE = """
+:root { color-scheme: light dark; }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 0 auto; padding: 1rem; }
+h1 { font-size: 1.5rem; margin-bottom: 0; } h2 { font-size: 1.15rem; margin-top: 2.2rem; }
+.message { font-size: 1.15rem; border-left: 4px solid #0072b2; padding: .2rem 0 .2rem .9rem; }
+.wide { overflow-x: auto; } img { max-width: 100%; height: auto; background: #fff; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem; }
+caption { text-align: left; font-weight: 600; padding-bottom: .4rem; }
+th, td { padding: .2rem .7rem; text-align: right; white-space: nowrap; border-bottom: 1px solid #8884; }
+th:first-child, td:first-child { text-align: left; } tr.bound td { font-style: italic; opacity: .8; }
+tr.best td { font-weight: 600; } .quiet { opacity: .75; font-size: .9rem; }
+pre { overflow-x: auto; font-size: .8rem; } summary { cursor: pointer; font-weight: 600; margin: .8rem 0; }
+"""
+
+
+def write_page(folder: Path | str, registry: Registry, *, title: str | None = None) -> Path:
+    """report.html of the study in `folder` and of those in its direct subfolders; returns its path.
+
+    table.md, rows.csv and the figures of each study go into its own folder. title: the study's own if None.
+    """
+    folder = Path(folder)
+    below = [each for each in sorted(folder.iterdir()) if holds_study(each)] if folder.is_dir() else []
+    found = [(each, read_study(each, registry)) for each in ([folder] if holds_study(folder) else []) + below]
+    order = list(registry)
+    found.sort(key=lambda pair: (pair[0] != folder, order.index(pair[1].study.name)))
+    found = [pair for pair in found if pair[1].records]
+    if not found:
+        raise ValueError(f"{folder} holds no finished cells of a study")
+    title = title or found[0][1].study.title()
+    parts = [f"<h1>{escape(title)}</h1>"]
+    for place, read in found:
+        heading = read.study.title()
+        parts += [] if heading == title else [f"<h2>{escape(heading)}</h2>"]
+        parts += _section(place, read)
+    page = folder / "report.html"
+    write_text(page, _document(title, parts))
+    return page
+
+
+def markdown(read: Read) -> str:
+    """The message and the tables of a study, without details."""
+    message, tables = read.study.headline(read.frame), read.study.tables(read.frame)
+    parts = [f"{message}\n"] if message else []
+    return "\n".join([*parts, *(table.markdown() for table in tables if not table.detail)])
+
+
+def _section(folder: Path, read: Read) -> list[str]:
+    """Write the files of a study and return its part of the page."""
+    study, frame = read.study, read.frame
+    tables, message = study.tables(frame), study.headline(frame)
+    write_text(folder / "table.md", markdown(read))
+    plain = frame.loc[:, [not any(isinstance(entry, list | dict) for entry in frame[key]) for key in frame.columns]]
+    with replacing(folder / "rows.csv") as partial:
+        plain.to_csv(partial, index=False, lineterminator="\n")
+    done = f"{len(read.records)} of {len(read.about.cells)} cells are done{_minutes(read)}."
+    first, *others = [table.html() for table in tables] or [""]
+    parts = [f'<p class="message">{escape(message)}</p>'] if message else []
+    parts += [_quiet(f"{study.explanation(frame)} {done}"), *map(_figure, study.figures(frame, folder)), first]
+    parts += [_folded("More tables", "\n<br>".join(others))] if others else []
+    parts += [_quiet(note) for note in read.about.notes]
+    settings = Table.of("What was run", ("", ""), _flat("", read.study.configuration()))
+    parts += [_folded("Configuration", settings.html())] if len(settings.lines) else []
+    return [*parts, _folded("What the cells were run with", _provenance(read).html())]
+
+
+def _provenance(read: Read) -> Table:
+    """One line for each different set of commit, versions and machine."""
+    counts: dict[str, int] = {}
+    for record in read.records:
+        made = record.provenance
+        facts = {"commit": made.commit, "dirty": made.dirty, **(made.versions or {}), **(made.machine or {})}
+        text = ", ".join(f"{key} {value}" for key, value in facts.items() if value is not None) or "not known"
+        counts[text] = counts.get(text, 0) + 1
+    return Table.of("Rows by what they were run with", ("", "cells"), [(text, str(n)) for text, n in counts.items()])
+
+
+def _minutes(read: Read) -> str:
+    total = sum(record.provenance.seconds or 0.0 for record in read.records)
+    return f", in {total / 60:.0f} minutes of work" if total >= 90 else ""
+
+
+def _document(title: str, parts: Sequence[str]) -> str:
+    head = (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(title)}</title>\n<style>{_STYLE}</style></head><body>"
+    )
+    return "\n".join([head, *parts, "</body></html>\n"])
+
+
+def _figure(figure: Figure) -> str:
+    """A PNG, embedded, under its title; the caption stands below it."""
+    image = base64.b64encode(figure.path.read_bytes()).decode()
+    title = escape(figure.title)
+    shown = f'<h3>{title}</h3>\n<img alt="{title}" src="data:image/png;base64,{image}">'
+    return f"{shown}\n{_quiet(figure.caption)}" if figure.caption else shown
+
+
+def _quiet(text: str) -> str:
+    return f'<p class="quiet">{escape(text)}</p>'
+
+
+def _folded(title: str, content: str) -> str:
+    """HTML that is shown on a click."""
+    return f"<details><summary>{escape(title)}</summary>\n{content}\n</details>"
+
+
+def _flat(key: str, value: Json) -> list[tuple[str, str]]:
+    """Every setting with its full name."""
+    if isinstance(value, dict):
+        return [line for inner, setting in value.items() for line in _flat(f"{key}.{inner}".lstrip("."), setting)]
+    if isinstance(value, list):
+        return [
+            (key, ", ".join(str(entry) if not isinstance(entry, dict) else json.dumps(entry) for entry in value) or "–")
+        ]
+    return [(key, "–" if value is None else str(value))]

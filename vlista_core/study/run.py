@@ -1,0 +1,312 @@
+"""Run studies: the cells that are not there yet, each kept as soon as it is done, whatever happens to the others."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from pydantic import ValidationError
+
+from vlista_core.problems import check_count
+from vlista_core.progress import listening
+from vlista_core.study.base import Cell, Context, Report, Study, silent
+from vlista_core.study.store import Provenance, Record, Store, frame, holds_study
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_FAULTS = (ArithmeticError, LookupError, MemoryError, OSError, RuntimeError, TypeError, ValueError)
+"""What may end one cell without ending the others."""
+Progress = Callable[[float, int, str], None]
+"""Called with the cells done (a part of the running one counts), the cells in all and a few words."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A cell that has just ended: its record, or the fault in its place."""
+
+    study: Study
+    name: str
+    """The `cell_id`."""
+    record: Record | None
+    fault: str | None
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to run: see `run_study`."""
+
+    workers: int = 1
+    scheduler: str | None = None
+    restart: bool = False
+    hours: float = math.inf
+    notes: Sequence[str] = ()
+    chosen: Callable[[Cell], bool] | None = None
+    progress: Progress | None = None
+    ended: Callable[[Ended], None] | None = None
+
+    def __post_init__(self) -> None:
+        check_count("workers", self.workers)
+        if not self.hours > 0:
+            raise ValueError(f"hours must be positive, got {self.hours:g}")
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run came to."""
+
+    study: Study
+    """With what earlier runs into the folder had in its growing fields."""
+    folder: Path
+    records: tuple[Record, ...]
+    """Of all cells that are done, in the order of `study.cells()`."""
+    faults: dict[str, str]
+    """Name of each cell that failed -> why."""
+    left: int
+    """Cells that were not started because the time was up."""
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        return frame(self.records)
+
+
+def run_study(
+    study: Study,
+    folder: Path | str,
+    *,
+    workers: int = 1,
+    scheduler: str | None = None,
+    restart: bool = False,
+    hours: float = math.inf,
+    notes: Sequence[str] = (),
+    chosen: Callable[[Cell], bool] | None = None,
+    progress: Progress | None = None,
+    ended: Callable[[Ended], None] | None = None,
+) -> Result:
+    """Run `study` into `folder`; a folder that holds a part of it already is continued.
+
+    workers: processes of this machine; scheduler: address of a dask scheduler, in their place. restart: forget first what
+    the folder holds. hours: start no cell once these have passed. chosen: which cells to run (and to restart), all if None.
+    ended: called after every cell.
+    """
+    options = Options(workers, scheduler, restart, hours, notes, chosen, progress, ended)
+    return run_studies({Path(folder): study}, Path(folder) / "weights", options)[0]
+
+
+def run_studies(studies: Mapping[Path, Study], scratch: Path, options: Options) -> list[Result]:
+    """Run several studies at once, given by the folder of each; `scratch` is for the weights of all.
+
+    Cells are interleaved, so that the most important of each study come before the rest of any.
+    """
+    for study in studies.values():
+        _named_cells(study)
+    threads = torch.get_num_threads()
+    with ExitStack() as stack:
+        client = None
+        if options.scheduler is not None:
+            from vlista_core.study.spread import connect
+
+            client = stack.enter_context(connect(options.scheduler))
+        stores = {folder: Store(folder) for folder in studies}
+        for store in stores.values():
+            stack.enter_context(store.writing())
+        stack.callback(torch.set_num_threads, threads)
+        parts = [_Part.opened(study, stores[folder], scratch, options) for folder, study in studies.items()]
+        bar = _Bar(parts, options.progress or _silent)
+        for job, found in _each(_jobs(parts, scratch.resolve(), threads), bar, client, options):
+            ended = parts[job.place].keep(job.name, found)
+            bar.step(job.name)
+            if options.ended is not None:
+                options.ended(ended)
+        return [part.result() for part in parts]
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One cell with all that another process needs to run it."""
+
+    study: Study
+    cell: Cell
+    scratch: Path
+    threads: int
+    place: int
+    """Of its study in the run."""
+
+    @property
+    def name(self) -> str:
+        return self.study.cell_id(self.cell)
+
+
+@dataclass
+class _Part:
+    """One study of a run: what is done of it and what is to do."""
+
+    study: Study
+    store: Store
+    cells: dict[str, Cell]
+    """By name."""
+    done: dict[str, Record]
+    missing: list[str]
+    faults: dict[str, str] = field(default_factory=dict)
+    ended: int = 0
+
+    @classmethod
+    def opened(cls, study: Study, store: Store, scratch: Path, options: Options) -> Self:
+        """Make a locked folder ready for rows, and find what is done."""
+        records: list[Record] = []
+        if holds_study(store.folder) and not (options.restart and options.chosen is None):
+            try:
+                study, records = _extended(study, store), store.records()
+            except ValueError:
+                if not options.restart:
+                    raise
+        cells = _named_cells(study)
+        chosen = [name for name, cell in cells.items() if options.chosen is None or options.chosen(cell)]
+        if options.restart:
+            records = [record for record in records if study.cell_id(record.cell) not in chosen]
+            store.replace(records)
+            for path in (path for name in chosen for path in scratch.glob(f"{name}.*")):
+                path.unlink()
+        store.begin(study, cells, options.notes, again=bool(records))
+        done = {study.cell_id(record.cell): record for record in records}
+        done = {name: done[name] for name, cell in cells.items() if name in done and done[name].cell == cell}
+        missing = [name for name in chosen if name not in done or study.afresh(cells[name])]
+        return cls(study, store, cells, done, missing)
+
+    def keep(self, name: str, found: Record | str) -> Ended:
+        """Take note of how a cell has ended."""
+        self.ended += 1
+        if isinstance(found, str):
+            self.faults[name] = found
+            return Ended(self.study, name, None, found)
+        self.store.append(found)
+        self.done[name] = found
+        return Ended(self.study, name, found, None)
+
+    def result(self) -> Result:
+        records = tuple(self.done[name] for name in self.cells if name in self.done)
+        return Result(self.study, self.store.folder, records, self.faults, len(self.missing) - self.ended)
+
+
+def _each(jobs: Sequence[_Job], bar: _Bar, client: Any, options: Options) -> Iterator[tuple[_Job, Record | str]]:
+    """The jobs as they end: what can be spread, then what belongs to this process, then what measures time."""
+    deadline = time.monotonic() + 3600 * options.hours
+    here = partial(run_job, report=bar.report)
+    timed = [job for job in jobs if job.study.timed(job.cell)]
+    own = [job for job in jobs if job.study.afresh(job.cell) and job not in timed]
+    plain = [_bare(job) for job in jobs if job not in own and job not in timed]
+    if client is not None:
+        from vlista_core.study.spread import run_on_cluster
+
+        yield from run_on_cluster(run_job, _until(deadline, plain), client)
+    elif options.workers > 1 and len(plain) > 1:
+        from vlista_core.study.spread import run_in_processes
+
+        yield from run_in_processes(run_job, _until(deadline, plain), min(options.workers, len(plain)))
+    else:
+        yield from ((job, here(job)) for job in _until(deadline, plain))
+    yield from ((job, here(job)) for job in _until(deadline, [*own, *timed]))
+
+
+def run_job(job: _Job, report: Callable[[_Job, float, str], None] | None = None) -> Record | str:
+    """The record of a cell, or what went wrong."""
+    start = time.perf_counter()
+    context = Context(job.scratch, silent if report is None else partial(report, job))
+    try:
+        torch.set_num_threads(job.threads)
+        job.scratch.mkdir(parents=True, exist_ok=True)
+        with listening(_training(context.report)):
+            row = job.study.run(job.cell, context)
+        row = json.loads(json.dumps(row, allow_nan=False))
+        made = Provenance.here(job.cell, row, time.perf_counter() - start, job.study.packages)
+        return Record(cell=job.cell, row=row, provenance=made)
+    except _FAULTS as fault:
+        words = " ".join(str(fault).split()) or "no reason was given"
+        return words if isinstance(fault, ValueError) else f"{type(fault).__name__}: {words}"
+
+
+def _extended(study: Study, store: Store) -> Study:
+    """`study` with what the folder has more of in its growing fields, or a ValueError if the folder holds something else."""
+    about, advice = store.about(), "give another folder, or --restart to replace it"
+    if about.study != study.name:
+        raise ValueError(f"{store.folder} holds a study of another kind, {about.study}; {advice}")
+    try:
+        before = type(study).model_validate_json(json.dumps(about.configuration))
+    except ValidationError:
+        raise ValueError(f"{store.folder} holds a {study.name} study of another version; {advice}") from None
+    old, new = before.configuration(), study.configuration()
+    changed = [key.replace("_", " ") for key in new if old[key] != new[key] and key not in study.growing]
+    if changed:
+        raise ValueError(f"{store.folder} holds another {study.name} study, with other {', '.join(changed)}; {advice}")
+    union = {key: tuple(dict.fromkeys((*getattr(before, key), *getattr(study, key)))) for key in study.growing}
+    return study.model_copy(update=union)
+
+
+def _named_cells(study: Study) -> dict[str, Cell]:
+    """The cells by name, as they come back from a file."""
+    cells: list[Cell] = json.loads(json.dumps(study.cells(), allow_nan=False))
+    named = {study.cell_id(cell): cell for cell in cells}
+    if len(named) < len(cells):
+        raise ValueError(f"two cells of {study.name} have one name; see cell_id")
+    return named
+
+
+def _jobs(parts: Sequence[_Part], scratch: Path, threads: int) -> list[_Job]:
+    """The missing cells of all studies, the most important of each first."""
+    ranked: list[tuple[float, _Job]] = []
+    for place, part in enumerate(parts):
+        order = list(part.cells)
+        for name in part.missing:
+            cell = part.cells[name]
+            job = _Job(part.study, cell, scratch, threads if part.study.timed(cell) else 1, place)
+            ranked.append((order.index(name) / len(order), job))
+    return [job for _, job in sorted(ranked, key=lambda pair: pair[0])]
+
+
+def _bare(job: _Job) -> _Job:
+    """The job without the private attributes of its study, which only the main process has."""
+    kind = type(job.study)
+    return replace(job, study=kind.model_construct(**{name: getattr(job.study, name) for name in kind.model_fields}))
+
+
+def _until(deadline: float, jobs: Iterable[_Job]) -> Iterator[_Job]:
+    """The jobs that may still be started when they are asked for."""
+    for job in jobs:
+        if time.monotonic() >= deadline:
+            return
+        yield job
+
+
+def _training(report: Report) -> Callable[[float, float, float, float], None]:
+    """What training tells, in words."""
+    return lambda share, loss, validation, speed: report(share, f"validation {validation:.4g}, {speed:.0f} samples/s")
+
+
+def _silent(done: float, total: int, words: str) -> None:
+    """A Progress that says nothing."""
+
+
+class _Bar:
+    """Counts the cells of a run for whoever shows them."""
+
+    def __init__(self, parts: Sequence[_Part], progress: Progress) -> None:
+        self.progress = progress
+        missing = sum(len(part.missing) for part in parts)
+        self.ended = sum(len(part.done.keys() - set(part.missing)) for part in parts)
+        self.total = self.ended + missing
+        progress(self.ended, self.total, "")
+
+    def report(self, job: _Job, share: float, words: str) -> None:
+        self.progress(self.ended + min(share, 0.99), self.total, f"{job.name}: {words}")
+
+    def step(self, name: str) -> None:
+        self.ended += 1
+        self.progress(self.ended, self.total, name)

@@ -1,0 +1,270 @@
+"""The folder of a study: study.json says what it is, rows.jsonl has one finished cell per line. One writer, many readers."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+import torch
+from filelock import FileLock, Timeout
+from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
+
+from vlista_core.files import check_folder, replacing, write_json
+from vlista_core.study.base import Cell, Row, Study
+from vlista_core.tensorfile import Json
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Registry = Mapping[str, str]
+"""Name of a study -> "module:attribute" of its class. What a file names is looked up here and nowhere else."""
+_ABOUT, _ROWS, _LOCK = "study.json", "rows.jsonl", ".lock"
+_PACKAGES = ("vlista", "torch", "numpy")
+
+
+class Provenance(BaseModel):
+    """What a row was made with; None where it is not known or makes no sense. No paths and no names of machines."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    commit: str | None = None
+    dirty: bool | None = None
+    """Whether files were changed since the commit."""
+    versions: dict[str, str | None] | None = None
+    machine: dict[str, JsonValue] | None = None
+    seconds: float | None = None
+    peak_gigabytes: float | None = None
+    """The most memory that the process has held since it began."""
+    finished: str | None = None
+    """UTC."""
+    recipe: JsonValue = None
+    budget: JsonValue = None
+    seed: JsonValue = None
+    weights: JsonValue = None
+    """Digest of the weights file."""
+
+    @classmethod
+    def here(cls, cell: Cell, row: Row, seconds: float, packages: Sequence[str] = ()) -> Provenance:
+        """Of a cell that this process has just finished."""
+        given = {key: row.get(key, cell.get(key)) for key in ("recipe", "budget", "seed", "weights")}
+        cost = {"seconds": round(seconds, 2), "peak_gigabytes": _peak_gigabytes(), "finished": now()}
+        return cls.model_validate({**environment(*packages), **cost, **given})
+
+
+class Record(BaseModel):
+    """One line of rows.jsonl."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    cell: dict[str, JsonValue]
+    row: dict[str, JsonValue]
+    provenance: Provenance
+
+
+class About(BaseModel):
+    """study.json."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    study: str
+    configuration: dict[str, JsonValue]
+    started: str
+    notes: tuple[str, ...] = ()
+    cells: tuple[str, ...] = ()
+    """The names of all cells, in the order of tables; records of others are of former configurations."""
+
+
+class Read(NamedTuple):
+    """A folder as it was read."""
+
+    study: Study
+    about: About
+    records: list[Record]
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        return frame(self.records)
+
+
+def frame(records: Iterable[Record]) -> pd.DataFrame:
+    """One line per record: cell and row flattened with dots (the row wins), then the provenance under `provenance.`."""
+    import pandas as pd
+
+    flat = [{**each.cell, **each.row, "provenance": each.provenance.model_dump(mode="json")} for each in records]
+    return pd.json_normalize(flat)
+
+
+def holds_study(folder: Path) -> bool:
+    """Whether there is a study in the folder itself."""
+    return (folder / _ABOUT).is_file()
+
+
+def read_study(folder: Path | str, registry: Registry) -> Read:
+    """The study of a folder with its finished cells, or a ValueError of one sentence."""
+    folder = Path(folder)
+    if not holds_study(folder):
+        raise ValueError(f"{folder} holds no study: there is no {_ABOUT}")
+    store = Store(folder)
+    about = store.about()
+    try:
+        study = study_class(about.study, registry).model_validate_json(json.dumps(about.configuration))
+    except ValidationError as fault:
+        raise ValueError(f"{folder / _ABOUT} is of another version: {_words(fault)}") from None
+    latest = {study.cell_id(record.cell): record for record in store.records()}
+    return Read(study, about, [latest[name] for name in about.cells if name in latest])
+
+
+def study_class(name: str, registry: Registry) -> type[Study]:
+    """The class registered under a name, or a ValueError that lists the known ones."""
+    if name not in registry:
+        raise ValueError(f"unknown study {name!r}; known are {', '.join(registry)}")
+    module, _, attribute = registry[name].partition(":")
+    found: type[Study] = getattr(import_module(module), attribute)
+    return found
+
+
+class Store:
+    """Rows on disk. Only what holds `writing` may call the methods that write."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.rows = folder / _ROWS
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Make the folder and keep other writers out, or a ValueError of one sentence."""
+        check_folder(self.folder)
+        lock = FileLock(self.folder / _LOCK)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            raise ValueError(
+                f"another run is writing into {self.folder}; wait for its end or give another folder"
+            ) from None
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def about(self) -> About:
+        """study.json, or a ValueError that names it."""
+        path = self.folder / _ABOUT
+        try:
+            return About.model_validate_json(path.read_bytes())
+        except ValidationError as fault:
+            raise ValueError(f"{path} is not the file of a study: {_words(fault)}") from None
+
+    def records(self) -> list[Record]:
+        """The records that are whole. A last line without an end was cut off while it was written and does not count."""
+        if not self.rows.is_file():
+            return []
+        *lines, _torn = self.rows.read_bytes().split(b"\n")
+        records = []
+        for number, line in enumerate(lines, start=1):
+            try:
+                records.append(Record.model_validate_json(line))
+            except ValidationError as fault:
+                raise ValueError(f"{self.rows}, line {number} is damaged: {_words(fault)}") from None
+        return records
+
+    def begin(self, study: Study, names: Iterable[str], notes: Sequence[str], *, again: bool) -> None:
+        """Write study.json, and cut off what a killed run left of its last line. again: keep the date of the first start."""
+        started = self.about().started if again else now()
+        about = About(
+            study=study.name,
+            configuration=study.configuration(),
+            started=started,
+            notes=tuple(notes),
+            cells=tuple(names),
+        )
+        write_json(self.folder / _ABOUT, cast(Json, about.model_dump(mode="json")))
+        if self.rows.is_file():
+            content = self.rows.read_bytes()
+            os.truncate(self.rows, content.rfind(b"\n") + 1)
+
+    def append(self, record: Record) -> None:
+        """Add a record; it is on the disk when this returns."""
+        with self.rows.open("ab") as file:
+            file.write(_line(record))
+            file.flush()
+            os.fsync(file.fileno())
+
+    def replace(self, records: Iterable[Record]) -> None:
+        """Keep these records only."""
+        with replacing(self.rows) as partial:
+            partial.write_bytes(b"".join(_line(record) for record in records))
+
+
+def _line(record: Record) -> bytes:
+    return json.dumps(record.model_dump(mode="json"), ensure_ascii=False, allow_nan=False).encode() + b"\n"
+
+
+def _words(fault: ValidationError) -> str:
+    """The first complaint of pydantic in a few words."""
+    first = fault.errors()[0]
+    place = ".".join(str(part) for part in first["loc"])
+    said = first["msg"].removeprefix("Value error, ")
+    return f"{place}: {said}" if place else said
+
+
+def now() -> str:
+    """The date and time, UTC."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def environment(*packages: str) -> dict[str, Json]:
+    """The commit, the versions (of `packages` too) and the kind of machine, as they are now."""
+    commit, dirty = _commit()
+    return {
+        "commit": commit,
+        "dirty": dirty,
+        "versions": {"python": platform.python_version(), **{name: _version(name) for name in (*_PACKAGES, *packages)}},
+        "machine": {
+            "system": platform.system(),
+            "processor": platform.machine(),
+            "cores": os.cpu_count(),
+            "torch_threads": torch.get_num_threads(),
+        },
+    }
+
+
+@cache
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+@cache
+def _commit() -> tuple[str | None, bool | None]:
+    """The commit of a checkout, and whether files were changed since, when this process first asked."""
+    root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():
+        return None, None
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    try:
+        said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None, None
+    return said.removesuffix("-dirty"), said.endswith("-dirty")
+
+
+def _peak_gigabytes() -> float | None:
+    try:
+        import resource
+    except ImportError:
+        return None
+    unit = 1.0 if sys.platform == "darwin" else 1024.0
+    return round(unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e9, 2)

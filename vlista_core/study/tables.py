@@ -1,0 +1,134 @@
+"""Tables of text for the terminal, Markdown and HTML alike, and how figures are written in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table as RichTable
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Table:
+    """A title and a frame of text."""
+
+    title: str
+    frame: pd.DataFrame
+    bounds: int = 0
+    """Lines at the end that are bounds; where there are some, the first line is the best."""
+    detail: bool = False
+    """Whether the table is for the page alone, folded."""
+
+    @classmethod
+    def of(
+        cls,
+        title: str,
+        heading: Sequence[str],
+        lines: Iterable[Sequence[str]],
+        *,
+        bounds: int = 0,
+        detail: bool = False,
+    ) -> Table:
+        """A table from its lines."""
+        import pandas as pd
+
+        frame = pd.DataFrame([list(line) for line in lines], columns=list(heading), dtype=object)
+        return cls(title, frame, bounds, detail)
+
+    @property
+    def heading(self) -> tuple[str, ...]:
+        """The name of each column."""
+        return tuple(str(column) for column in self.frame.columns)
+
+    @property
+    def lines(self) -> list[tuple[str, ...]]:
+        """The text of each line."""
+        return [tuple(str(entry) for entry in line) for line in self.frame.itertuples(index=False, name=None)]
+
+    def markdown(self) -> str:
+        """The table in Markdown, its title above it."""
+        rule = ["---", *("---:" for _ in self.heading[1:])]
+        lines = [self.heading, rule, *self.lines]
+        return "\n".join([f"**{self.title}**", "", *("| " + " | ".join(line) + " |" for line in lines), ""])
+
+    def html(self) -> str:
+        """The table in HTML; it scrolls sideways where it is too wide."""
+        lines = self.lines
+
+        def row(number: int, cells: tuple[str, ...]) -> str:
+            look = {"best": ' class="best"', "bound": ' class="bound"', "": ""}[self._kind(number, len(lines))]
+            return f"<tr{look}>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>"
+
+        heading = "".join(f"<th>{escape(text)}</th>" for text in self.heading)
+        head = f"<thead><tr>{heading}</tr></thead>" if any(self.heading) else ""
+        body = "\n".join(row(number, cells) for number, cells in enumerate(lines))
+        title = f"<caption>{escape(self.title)}</caption>"
+        return f'<div class="wide"><table>{title}{head}<tbody>\n{body}\n</tbody></table></div>'
+
+    def _kind(self, number: int, count: int) -> str:
+        return "bound" if number >= count - self.bounds else "best" if number == 0 and self.bounds else ""
+
+    def rich(self, columns: int) -> RichTable:
+        """The first `columns` columns for a terminal."""
+        shown = RichTable(title=self.title, box=None, header_style="bold", title_justify="left", pad_edge=False)
+        for number, text in enumerate(self.heading[:columns]):
+            shown.add_column(text, justify="right" if number else "left", no_wrap=number > 0, overflow="fold")
+        lines = self.lines
+        styles = {"best": "bold", "bound": "dim", "": None}
+        for number, line in enumerate(lines):
+            shown.add_row(*line[:columns], style=styles[self._kind(number, len(lines))])
+        return shown
+
+
+def print_table(table: Table, console: Console | None = None) -> None:
+    """A table for people on a terminal, in Markdown elsewhere; columns that do not fit are left out and named, never cut."""
+    console = console or Console()
+    if not console.is_terminal:
+        console.print(table.markdown(), highlight=False, markup=False, soft_wrap=True)
+        return
+    columns = len(table.heading)
+    while columns > 2 and _width(table, columns) > console.width:
+        columns -= 1
+    console.print(table.rich(columns))
+    if left_out := table.heading[columns:]:
+        console.print(f"not shown for want of width: {', '.join(left_out)}", style="dim", highlight=False, markup=False)
+
+
+def _width(table: Table, columns: int) -> int:
+    """What the columns need without the title, which wraps."""
+    shown = table.rich(columns)
+    shown.title = None
+    return Console(width=10_000).measure(shown).maximum
+
+
+def decibels(value: float | None, digits: int = 1) -> str:
+    """A level with a proper minus; a dash where there is none (None or NaN)."""
+    return "–" if missing(value) else f"{value:.{digits}f}".replace("-", "−")
+
+
+def signed(value: float | None, digits: int = 2) -> str:
+    """A difference with its sign."""
+    return "–" if missing(value) else f"{value:+.{digits}f}".replace("-", "−")
+
+
+def milliseconds(value: float | None) -> str:
+    """A time with two significant digits at least."""
+    if value is None or missing(value):
+        return "–"
+    return f"{value:.0f}" if value >= 10 else f"{value:.1f}" if value >= 1 else f"{value:.3f}"
+
+
+def number(value: float | None, form: str) -> str:
+    """A figure in a format such as ".3f"; a dash where there is none."""
+    return "–" if missing(value) else format(value, form)
+
+
+def missing(value: float | None) -> bool:
+    """Whether an entry of a frame is empty: None or NaN."""
+    return value is None or value != value
