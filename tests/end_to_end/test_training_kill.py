@@ -8,8 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from vlista_core import tensorfile
 
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has neither fork nor SIGKILL")
 TOYS = Path(__file__).parents[1] / "unit" / "training_toys.py"
 
 
