@@ -25,19 +25,40 @@ _SAME = 1e4
 
 
 @dataclass(frozen=True, eq=False)
-class Directions:
-    """Phases from one column to the next and from one row to the next, of each direction, at both ends."""
+class Directions(LinearMap):
+    """Ψ from the phases between neighbouring columns and rows: a code [batch, departures·arrivals] -> vec(H)."""
 
-    layout: LagLayout
     departing: Tensor
-    """[departures, 2]."""
+    """Phase from one column to the next and from one row to the next: [departures, 2]."""
     arriving: Tensor
     """[arrivals, 2]."""
+    layout: LagLayout
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.dictionary.shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.departing.dtype.to_complex()
+
+    def apply(self, x: Tensor) -> Tensor:
+        return self.dictionary.apply(x)
+
+    def adjoint(self, y: Tensor) -> Tensor:
+        return self.dictionary.adjoint(y)
+
+    def apply_block(self, x: Tensor) -> Tensor:
+        return self.dictionary.apply_block(x)
+
+    def materialize(self) -> Tensor:
+        return self.dictionary.materialize()
 
     @cached_property
     def dictionary(self) -> KroneckerMap:
-        """Ψ, the atoms as columns: a code [batch, departures·arrivals] -> vec(H)."""
-        return KroneckerMap(_ramps(self.arriving, _elements(self.layout.rx)), _ramps(self.departing, _elements(self.layout.tx)))
+        """The atoms of both ends as factors."""
+        rx, tx = _ramps(self.arriving, _elements(self.layout.rx)), _ramps(self.departing, _elements(self.layout.tx))
+        return KroneckerMap(rx, tx)
 
     @cached_property
     def lags(self) -> KroneckerMap:
@@ -64,11 +85,11 @@ class DirectionCovariance(Covariance):
 
     @property
     def length(self) -> int:
-        return self.directions.dictionary.shape[0]
+        return self.directions.shape[0]
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.directions.dictionary.dtype
+        return self.directions.dtype
 
     @cached_property
     def as_lags(self) -> LagCovariance:
@@ -78,8 +99,7 @@ class DirectionCovariance(Covariance):
         return LagCovariance(table.contiguous(), layout)
 
     def apply(self, x: Tensor) -> Tensor:
-        psi = self.directions.dictionary
-        return psi.apply(self.powers * psi.adjoint(x))
+        return self.directions.apply(self.powers * self.directions.adjoint(x))
 
     def seen(self, phi: LinearMap) -> Tensor:
         view = self.view if self.view is not None and self.view.phi is phi else SeenDirections(self.directions, phi)

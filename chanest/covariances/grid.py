@@ -11,21 +11,34 @@ from torch import Tensor
 from chanest.arrays import Array
 from chanest.dictionaries import KroneckerMap, Link
 from vlista_core.gaussian import Covariance
-from vlista_core.linops import DenseMap
+from vlista_core.linops import DenseMap, LinearMap
 
 
-@dataclass(frozen=True)
-class GridLags:
-    """The products ψ_p ψ_p'* of a grid of phase ramps: they depend on how far apart two antennas are, not on where.
+@dataclass(frozen=True, eq=False)
+class GridLags(LinearMap):
+    """The products ψ_p ψ_p'* of a grid of phase ramps: variances of the atoms [batch, atoms] -> covariances at lags.
 
-    So R = ΨΓΨᴴ is a table of lags looked up n² times, and all ψ_jᴴMψ_j come from the sums of M over each lag: ΦΨ, with its
-    many atoms, is not needed.
+    They depend on how far apart two antennas are, not on where. So R = ΨΓΨᴴ is a table of lags looked up n² times, and all
+    ψ_jᴴMψ_j come from the sums of M over each lag: ΦΨ, with its many atoms, is not needed.
     """
 
-    lag: Tensor
-    """[n²]: which lag the antennas p and p' have."""
     table: KroneckerMap
     """[lags, atoms]."""
+    lag: Tensor
+    """Which lag the antennas p and p' have: [n²]."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.table.shape
+
+    def apply(self, x: Tensor) -> Tensor:
+        return self.table.apply(x)
+
+    def adjoint(self, y: Tensor) -> Tensor:
+        return self.table.adjoint(y)
+
+    def materialize(self) -> Tensor:
+        return self.table.materialize()
 
     @classmethod
     def of(cls, link: Link, dictionary: KroneckerMap) -> GridLags:
@@ -44,18 +57,18 @@ class GridLags:
             first, second = ((example // len(place)).to(device), (example % len(place)).to(device))
             tables.append(factor[first] * factor[second].conj())
         *delay, tx, rx = tables
-        return cls(lag.flatten().to(device), KroneckerMap(rx, tx, delay[0] if delay else None))
+        return cls(KroneckerMap(rx, tx, delay[0] if delay else None), lag.flatten().to(device))
 
     def matrix(self, variances: Tensor) -> Tensor:
         """R = ΨΓΨᴴ. variances: [batch, atoms] -> [batch, n, n]."""
-        values = self.table.apply(variances.to(self.table.dtype))
+        values = self.apply(variances.to(self.dtype))
         size = math.isqrt(len(self.lag))
         return values.index_select(1, self.lag).reshape(-1, size, size)
 
     def quadratic_forms(self, matrix: Tensor) -> Tensor:
         """ψ_jᴴMψ_j of every atom, for Hermitian M: [batch, n, n] -> [batch, atoms], real."""
-        sums = torch.zeros(len(matrix), self.table.shape[0], dtype=matrix.dtype, device=matrix.device)
-        return self.table.adjoint(sums.index_add(1, self.lag, matrix.flatten(1))).real
+        sums = torch.zeros(len(matrix), self.shape[0], dtype=matrix.dtype, device=matrix.device)
+        return self.adjoint(sums.index_add(1, self.lag, matrix.flatten(1))).real
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +85,7 @@ class GridCovariance(Covariance):
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.lags.table.dtype
+        return self.lags.dtype
 
     def apply(self, x: Tensor) -> Tensor:
         self._check_input("x", x, self.length)

@@ -87,7 +87,7 @@ class AtomLMMSE(ChannelEstimator):
     @property
     def directions(self) -> Directions:
         """Ψ."""
-        return Directions(self.layout, self.departing, self.arriving)
+        return Directions(self.departing, self.arriving, self.layout)
 
     def chunk(self, measured: Measurement) -> int:
         """Small enough to stay in cache."""
@@ -96,7 +96,7 @@ class AtomLMMSE(ChannelEstimator):
     def infer(self, measured: Measurement) -> Estimate:
         powers, last = self.last_layer(measured)
         code = self.code(powers, last.gradient)
-        return Estimate(self.directions.dictionary.apply(code), code)
+        return Estimate(self.directions.apply(code), code)
 
     def spread(self, measured: Measurement, found: Estimate, probes: LinearMap | None) -> Tensor:
         return self.last_layer(measured, probes)[1].variance
@@ -113,7 +113,7 @@ class AtomLMMSE(ChannelEstimator):
 
     def code(self, powers: Tensor, pulled: Tensor) -> Tensor:
         """x = η_θ(p ∘ Ψᴴv). powers: [batch, atoms], pulled: v = ΦᴴC⁻¹y, [batch, n] -> [batch, atoms]."""
-        moved = powers * self.directions.dictionary.adjoint(pulled)
+        moved = powers * self.directions.adjoint(pulled)
         power = squared_modulus(moved).mean(1, keepdim=True)
         return soft_threshold(moved, self.threshold.exp() * torch.sqrt(power + torch.finfo(power.dtype).tiny))
 
@@ -125,7 +125,7 @@ class AtomLMMSE(ChannelEstimator):
         """The first layer: powers of (ΦΨ)ᴴy and of (ΦΨ)ᴴC⁻¹y with the mean powers of training channels. [batch, atoms] each."""
         first = condition(self.covariance(self.mean_powers.exp()[None], view), measured)
         pulled = torch.cat([measured.phi.adjoint(measured.y), first.gradient])
-        raw, white = squared_modulus(view.directions.dictionary.adjoint(pulled)).chunk(2)
+        raw, white = squared_modulus(view.directions.adjoint(pulled)).chunk(2)
         return raw, white
 
     def powers(self, measured: Measurement, raw: Tensor, white: Tensor) -> Tensor:

@@ -69,7 +69,7 @@ class RaySBL(GaussianEstimator):
     @property
     def directions(self) -> Directions:
         """The dictionary: all pairs of directions."""
-        return Directions(self.layout, self.departing, self.arriving)
+        return Directions(self.departing, self.arriving, self.layout)
 
     def chunk(self, measured: Measurement) -> int:
         return max(1, _CHUNK_ENTRIES // (measured.phi.shape[0] ** 2 + self.powers.numel()))
@@ -81,7 +81,7 @@ class RaySBL(GaussianEstimator):
         length = (LONGEST_STEP / (1 + measured.noise_var / NOISE_OF_HALF))[:, None]
         for _ in range(ITERATIONS):
             step = condition(self._covariance(variances, view), measured)
-            found = directions.dictionary.adjoint(step.gradient).abs().square()
+            found = directions.adjoint(step.gradient).abs().square()
             expected = directions.sums(view.pulled_back(step.precision))
             change = 1 + length * variances * (found - expected)
             variances = variances * change.clamp(1 / _LARGEST_CHANGE, _LARGEST_CHANGE)

@@ -104,7 +104,7 @@ class _Training:
     def pool(self) -> None:
         """Training channels after the surveyed ones, the powers of their atoms, and where the network starts."""
         estimator, plan, source = self.estimator, self.plan, self.problem.source
-        fixed = Directions(estimator.layout, estimator.departing.detach(), estimator.arriving.detach())
+        fixed = Directions(estimator.departing.detach(), estimator.arriving.detach(), estimator.layout)
         channels: list[Tensor] = []
         powers: list[Tensor] = []
         most = _MOST_CHANNELS // estimator.mean_powers.numel()
@@ -156,7 +156,7 @@ class _Training:
         """
         batch = self._drawn()[1]
         estimator, noisy = self.estimator, self._noisy(batch)
-        psi, phi = estimator.directions.dictionary, noisy.phi
+        psi, phi = estimator.directions, noisy.phi
         powers = estimator.powers(noisy, *self._looked(noisy))
         with torch.no_grad():
             posterior = condition(estimator.covariance(powers, SeenDirections(estimator.directions, phi)), noisy)
