@@ -36,7 +36,9 @@ class KroneckerMap(LinearMap):
 
     def __post_init__(self) -> None:
         for name, factor in (("rx", self.rx), ("tx", self.tx), ("delay", self.delay)):
-            if factor is not None and (factor.ndim not in (2, 3) or factor.shape[:-2] != self.rx.shape[:-2] or factor.dtype != self.rx.dtype):
+            if factor is not None and (
+                factor.ndim not in (2, 3) or factor.shape[:-2] != self.rx.shape[:-2] or factor.dtype != self.rx.dtype
+            ):
                 expected = ", ".join([*map(str, self.rx.shape[:-2]), "N", "G"])
                 raise ValueError(
                     f"{name} must be a matrix [{expected}] of dtype {self.rx.dtype}, got {factor.dtype} {[*factor.shape]}"

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from chanest.channels.sionna_backend import global_state_kept
-from chanest.uncertainty.estimate import ChannelEstimate, independent
 from chanest.frontend import BeamformingMap
+from chanest.uncertainty.estimate import ChannelEstimate, independent
 from vlista_core.estimate import Estimate, Estimator
 from vlista_core.problems import check_count
 

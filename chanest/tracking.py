@@ -12,8 +12,8 @@ from torch import Tensor
 
 from chanest.bases.estimator import ChannelEstimator
 from chanest.bases.family import FamilyEstimator
-from chanest.uncertainty.estimate import ChannelEstimate
 from chanest.problem import ChannelBatch
+from chanest.uncertainty.estimate import ChannelEstimate
 from vlista_core.linops import LinearMap
 from vlista_core.problems import check_count
 

@@ -14,10 +14,10 @@ from rich.progress import Progress
 
 import chanest
 from chanest.estimators import Fit, estimator_class
-from chanest.weights.training import train_estimator
 from chanest.evaluation import Plan, evaluate, usable_bounds, usable_estimators
 from chanest.report import write_report
 from chanest.tables import headline, main_tables
+from chanest.weights.training import train_estimator
 from vlista_core.metrics import nmse_db
 from vlista_core.tables import print_table
 

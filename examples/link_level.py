@@ -39,6 +39,7 @@ def in_your_own_simulation() -> None:
             pilot_pattern="kronecker", pilot_ofdm_symbol_indices=[2, 11],
         )  # fmt: skip
     from chanest.estimators.linear import LS
+
     from chanest.sionna import EstimatorBlock
 
     # Any estimator for channels of 2 streams × 4 antennas would do here, a trained one as well as least squares.

@@ -9,10 +9,10 @@ import argparse
 import sys
 from pathlib import Path
 
+from chanest.estimators.linear import whitened
 from torch import Tensor
 
 import chanest
-from chanest.estimators.linear import whitened
 from chanest.evaluation import Plan, evaluate, usable_bounds, usable_estimators
 from chanest.report import write_report
 from chanest.tables import headline, main_tables

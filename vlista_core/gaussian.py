@@ -60,7 +60,7 @@ class Covariance(LinearMap):
 
     @property
     def batch(self) -> int | None:
-        size = max(tensor.shape[0] for tensor in self.tensors())
+        size = max(part.shape[0] for part in self._parts() if isinstance(part, Tensor))
         return None if size == 1 else size
 
     def adjoint(self, y: Tensor) -> Tensor:

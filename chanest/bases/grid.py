@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 from torch import Tensor
 
-from chanest.dictionaries import KroneckerMap, Link, link_dictionary
 from chanest.bases.estimator import ChannelEstimator
+from chanest.dictionaries import KroneckerMap, Link, link_dictionary
 from chanest.fit import Clock, Fit
 from vlista_core.estimate import Estimate, Measurement
 from vlista_core.metrics import nmse_db

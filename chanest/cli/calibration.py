@@ -10,12 +10,12 @@ import typer
 from chanest.cli.app import Name, app
 from chanest.cli.estimators import parse_snr
 from chanest.estimators import estimator_class
-from chanest.uncertainty.calibrating import CHANNELS, SEED
-from chanest.weights.training import calibrate_estimator
 from chanest.evaluation import usable_estimators
 from chanest.evaluation.calibration import calibration_tables, measure_calibration, write_calibration
 from chanest.problem import ChannelProblem
 from chanest.scenario import Scenario, load_scenario
+from chanest.uncertainty.calibrating import CHANNELS, SEED
+from chanest.weights.training import calibrate_estimator
 from vlista_core.files import check_folder
 from vlista_core.tables import print_table
 from vlista_core.terminal import names_in, one_line_errors, out, say, share_bar, step_bar, tell

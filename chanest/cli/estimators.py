@@ -12,13 +12,13 @@ from rich.table import Table
 
 from chanest.cli.app import Name, app
 from chanest.estimators import Fit, estimator_class, estimator_names
-from chanest.weights import SHIPPED, find_weights, own_folder, weights_file
-from chanest.weights.training import train_estimator
 from chanest.evaluation import Plan, Results, Sweep, evaluate, usable_bounds, usable_estimators
 from chanest.problem import ChannelProblem
 from chanest.report import write_report
 from chanest.scenario import Scenario, load_scenario
 from chanest.tables import headline, main_tables
+from chanest.weights import SHIPPED, find_weights, own_folder, weights_file
+from chanest.weights.training import train_estimator
 from vlista_core.tables import print_table
 from vlista_core.terminal import names_in, one_line_errors, out, say, share_bar, step_bar, tell
 

@@ -99,6 +99,7 @@ class DirectionCovariance(Covariance):
         return LagCovariance(table.contiguous(), layout)
 
     def apply(self, x: Tensor) -> Tensor:
+        self._check_input("x", x, self.length)
         return self.directions.apply(self.powers * self.directions.adjoint(x))
 
     def seen(self, phi: LinearMap) -> Tensor:

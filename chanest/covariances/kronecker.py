@@ -56,7 +56,11 @@ class KroneckerCovariance(Covariance):
         beams = phi.transmit[:, None].mT @ self.tx @ phi.transmit[:, None].conj()
         if phi.weights is None and self.delay is None:
             total = beams.flatten(2).mT @ self.rx.flatten(2)
-            return total.reshape(-1, pilots, pilots, chains, chains).transpose(2, 3).reshape(-1, pilots * chains, pilots * chains)
+            return (
+                total.reshape(-1, pilots, pilots, chains, chains)
+                .transpose(2, 3)
+                .reshape(-1, pilots * chains, pilots * chains)
+            )
         combiners = None if phi.weights is None else phi.weights.movedim(2, 1).flatten(2)
         total = torch.zeros(phi.batch, *phi.shape[:1], *phi.shape[:1], dtype=beams.dtype, device=beams.device)
         for term in range(beams.shape[1]):

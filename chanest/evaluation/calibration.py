@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from chanest.bases.estimator import ChannelEstimator
-from chanest.uncertainty.calibrating import negative_log_likelihood
-from chanest.weights import find_weights, get_estimator, weights_digest
-from chanest.uncertainty.estimate import ChannelEstimate
 from chanest.evaluation.plan import BATCH
 from chanest.problem import ChannelBatch, ChannelProblem
+from chanest.uncertainty.calibrating import negative_log_likelihood
+from chanest.uncertainty.estimate import ChannelEstimate
+from chanest.weights import find_weights, get_estimator, weights_digest
 from vlista_core.files import check_folder, read_json, write_json, write_text
 from vlista_core.metrics import calibration_error, coverage, nmse_db
 from vlista_core.page import figure_html, quiet, table_html

@@ -17,14 +17,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from chanest.bases.estimator import ChannelEstimator
 from chanest.bounds import Bound, get_bound
 from chanest.estimators import estimator_class
-from chanest.bases.estimator import ChannelEstimator
-from chanest.weights import find_weights, get_estimator, provenance
 from chanest.evaluation.plan import BATCH, Cell
 from chanest.evaluation.statistics import summarise
 from chanest.evaluation.stored import digest, read_scenario
 from chanest.problem import ChannelBatch, ChannelProblem
+from chanest.weights import find_weights, get_estimator, provenance
 from vlista_core.estimate import Estimator
 from vlista_core.files import file_digest
 from vlista_core.tensorfile import Json

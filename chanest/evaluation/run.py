@@ -11,13 +11,13 @@ from typing import cast
 
 from chanest.bounds import BOUNDS
 from chanest.estimators import estimator_names
-from chanest.weights import get_estimator
 from chanest.evaluation import cells as work
 from chanest.evaluation.plan import Cell, Plan, cell_id
 from chanest.evaluation.results import Results, Row, finished_manifest, new_manifest
 from chanest.evaluation.stored import finished_cells
 from chanest.problem import ChannelProblem
 from chanest.scenario import Scenario
+from chanest.weights import get_estimator
 from vlista_core.estimate import Estimator
 from vlista_core.files import check_folder, file_digest, read_json, write_json
 from vlista_core.jobs import connect, run_here, run_in_processes, run_on_cluster

@@ -11,13 +11,13 @@ from typing import Self, cast
 import torch
 from torch import Tensor
 
-from chanest.bounds import get_bound
 from chanest.bases.estimator import ChannelEstimator
-from chanest.weights import get_estimator
+from chanest.bounds import get_bound
 from chanest.evaluation.results import REFERENCE
 from chanest.problem import ChannelBatch, ChannelProblem
 from chanest.scenario import CdlSection, Scenario
 from chanest.tracking import track
+from chanest.weights import get_estimator
 from vlista_core.files import check_folder, read_json, write_json, write_text
 from vlista_core.page import figure_html, page_html, quiet, table_html
 from vlista_core.problems import check_count

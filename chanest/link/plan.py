@@ -8,10 +8,10 @@ from typing import Literal, Self, TypedDict
 
 from chanest.bounds.genie import GenieAngles
 from chanest.estimators import estimator_names
-from chanest.weights import find_weights, get_estimator
 from chanest.evaluation.stored import StoredPlan, digest
 from chanest.problem import ChannelProblem
 from chanest.scenario import Scenario
+from chanest.weights import find_weights, get_estimator
 from vlista_core.files import file_digest
 from vlista_core.problems import check_count
 from vlista_core.tensorfile import Json

@@ -11,11 +11,11 @@ from torch import Tensor
 from chanest.bounds.base import chunks
 from chanest.bounds.genie import GenieAngles
 from chanest.channels.sionna_backend import global_state_kept
-from chanest.weights import get_estimator
 from chanest.frontend import BeamformingMap
 from chanest.link.blocks import Blocks, Link, front_end, split_streams
 from chanest.link.plan import REFERENCES
 from chanest.sionna import EstimatorBlock
+from chanest.weights import get_estimator
 from vlista_core.gaussian import condition
 from vlista_core.tensorfile import Json
 

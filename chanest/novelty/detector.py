@@ -19,9 +19,9 @@ from scipy import stats
 from torch import Tensor
 
 from chanest.bases.estimator import ChannelEstimator, Report, silent
-from chanest.weights import get_estimator
 from chanest.novelty.scores import Score, Shape, get_score
 from chanest.problem import ChannelProblem
+from chanest.weights import get_estimator
 from vlista_core.estimate import Measurement
 from vlista_core.linalg import cholesky
 from vlista_core.linops import LinearMap

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from chanest.bases.estimator import ChannelEstimator, Report, silent
-from chanest.weights import get_estimator
 from chanest.novelty.changes import change_names, changed_frames, get_change
 from chanest.novelty.detector import NoveltyDetector
 from chanest.novelty.scores import get_score
 from chanest.problem import ChannelBatch, ChannelProblem
+from chanest.weights import get_estimator
 from vlista_core.files import read_json, write_json
 from vlista_core.metrics import auroc
 from vlista_core.problems import check_count

@@ -12,8 +12,8 @@ import math
 import pytest
 
 import chanest
-from chanest.weights import SHIPPED, calibration_file, find_calibration, find_weights
 from chanest.problem import ChannelBatch, ChannelProblem
+from chanest.weights import SHIPPED, calibration_file, find_calibration, find_weights
 from vlista_core.metrics import coverage
 
 NAME = "cdl_c_upa64x4"

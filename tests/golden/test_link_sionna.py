@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from chanest.estimators.linear import LS
 from torch import Tensor
 
 import chanest
 from chanest.channels.sionna_backend import global_state_kept
-from chanest.estimators.linear import LS
 from chanest.link import LinkPlan, LinkResults
 from chanest.link.blocks import Blocks, Link
 from chanest.link.receivers import over_grid, receiver, usable

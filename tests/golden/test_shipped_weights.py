@@ -13,9 +13,9 @@ import torch
 
 import chanest
 from chanest.bounds import get_bound
-from chanest.weights import SHIPPED, provenance
 from chanest.evaluation.results import Results
 from chanest.problem import ChannelBatch, ChannelProblem
+from chanest.weights import SHIPPED, provenance
 from vlista_core.metrics import nmse_db
 
 DRAWS = 128

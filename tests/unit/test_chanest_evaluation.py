@@ -17,11 +17,11 @@ import chanest
 from chanest import bounds, estimators
 from chanest.bounds import Bound
 from chanest.estimators import Fit
-from chanest.weights.training import train_estimator
 from chanest.evaluation import Plan, Results, cells, evaluate, run, usable_bounds, usable_estimators
 from chanest.evaluation.plan import Cell
 from chanest.evaluation.statistics import Errors, summarise
 from chanest.problem import ChannelBatch, ChannelProblem
+from chanest.weights.training import train_estimator
 from vlista_core.estimate import Estimate, Estimator, Measurement
 from vlista_core.linops import LinearMap
 from vlista_core.metrics import nmse_db, nmse_mean_db, nmse_median_db

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from chanest.estimators.linear import LS
 from torch import Tensor
 
 import chanest
 from chanest.arrays import upa
 from chanest.bases.estimator import ChannelEstimator
 from chanest.estimators.gmm import GMM
-from chanest.estimators.linear import LS
 from chanest.novelty import CHANGES, NoveltyDetector, Score, change_names, changed_frames
 from chanest.novelty.detector import Reference
 from chanest.novelty.experiment import HOME, Experiment, run_experiment

@@ -1,4 +1,4 @@
-"""Contract checks for linear maps and estimators, shipped so that users' own classes can run them too.
+"""Contract checks for linear maps, covariances and estimators, shipped so that users' own classes can run them too.
 
     from vlista_core.testing import ESTIMATOR_CHECKS, EstimatorCase
 
@@ -9,8 +9,18 @@
 A check raises AssertionError with what broke.
 """
 
+from vlista_core.testing.covariances import COVARIANCE_CHECKS, CovarianceCase
 from vlista_core.testing.estimators import ESTIMATOR_CHECKS, EstimatorCase, sparse_batch
 from vlista_core.testing.maps import MAP_CHECKS, MapCase
 from vlista_core.testing.spy import SpyMap
 
-__all__ = ["ESTIMATOR_CHECKS", "MAP_CHECKS", "EstimatorCase", "MapCase", "SpyMap", "sparse_batch"]
+__all__ = [
+    "COVARIANCE_CHECKS",
+    "ESTIMATOR_CHECKS",
+    "MAP_CHECKS",
+    "CovarianceCase",
+    "EstimatorCase",
+    "MapCase",
+    "SpyMap",
+    "sparse_batch",
+]

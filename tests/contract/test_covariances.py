@@ -1,0 +1,157 @@
+"""Every kind of covariance meets the covariance contract and, being a linear map, the map contract."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from chanest.arrays import Array, upa
+from chanest.covariances import (
+    ColumnCovariance,
+    DirectionCovariance,
+    Directions,
+    KroneckerCovariance,
+    LagCovariance,
+    LagLayout,
+    MainDirections,
+)
+from chanest.covariances.grid import GridCovariance, GridLags
+from chanest.dictionaries import Link, link_dictionary
+from chanest.frontend import BeamformingMap
+from vlista_core.gaussian import Covariance, DenseCovariance, WhiteCovariance
+from vlista_core.linops import LinearMap
+from vlista_core.testing import COVARIANCE_CHECKS, MAP_CHECKS, CovarianceCase, MapCase
+
+BATCH, PILOTS = 3, 4
+TX, RX = upa(2, 3), upa(1, 2)
+DUAL = upa(1, 2, polarization="cross")
+FREQUENCIES = (0.0, 1e5, 2e5)
+LAYOUT = LagLayout(RX, TX)
+
+
+def _normal(shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> Tensor:
+    return torch.randn(shape, dtype=dtype, generator=torch.Generator().manual_seed(seed))
+
+
+def _positive(shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> Tensor:
+    return 0.1 + torch.rand(shape, dtype=dtype.to_real(), generator=torch.Generator().manual_seed(seed))
+
+
+def _definite(shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> Tensor:
+    factor = _normal((*shape, shape[-1]), dtype, seed)
+    return factor @ factor.mH
+
+
+def _directions(dtype: torch.dtype) -> Directions:
+    departing, arriving = _normal((5, 2), dtype.to_real(), 1), _normal((4, 2), dtype.to_real(), 2)
+    return Directions(departing, arriving, LAYOUT)
+
+
+def _lags(dtype: torch.dtype, batch: int = BATCH) -> LagCovariance:
+    return DirectionCovariance(_positive((batch, 20), dtype, 3), _directions(dtype)).as_lags
+
+
+def _kronecker(dtype: torch.dtype, *, delay: bool) -> KroneckerCovariance:
+    across = _definite((BATCH, 2, len(FREQUENCIES)), dtype, 6) if delay else None
+    return KroneckerCovariance(
+        _definite((BATCH, 2, TX.ports), dtype, 4), _definite((BATCH, 2, RX.ports), dtype, 5), across
+    )
+
+
+def _columns(dtype: torch.dtype, *, count: int, subcarriers: int) -> ColumnCovariance:
+    delay = _normal((BATCH, subcarriers, count), dtype, 7)
+    return ColumnCovariance(delay, _normal((BATCH, TX.ports * RX.ports, count), dtype, 8))
+
+
+def _grid(dtype: torch.dtype, rx: Array, frequencies: tuple[float, ...] | None) -> GridCovariance:
+    link = Link(rx, TX, frequencies)
+    psi = link_dictionary(rx, TX, frequencies, oversampling=1.5).cast(dtype)
+    return GridCovariance(_positive((BATCH, psi.shape[1]), dtype, 9), GridLags.of(link, psi))
+
+
+def _beams(dtype: torch.dtype, *, chains: int = 0, subcarriers: int = 1) -> LinearMap:
+    transmit = _normal((BATCH, TX.ports, PILOTS), dtype, 12)
+    combiner = _normal((BATCH, PILOTS, RX.ports, chains), dtype, 13) if chains else None
+    return BeamformingMap.of(transmit, combiner, antennas=RX.ports, subcarriers=subcarriers)
+
+
+def _digital(dtype: torch.dtype) -> LinearMap:
+    return _beams(dtype)
+
+
+def _hybrid(dtype: torch.dtype) -> LinearMap:
+    return _beams(dtype, chains=1)
+
+
+def _wideband(dtype: torch.dtype) -> LinearMap:
+    return _beams(dtype, subcarriers=len(FREQUENCIES))
+
+
+def _wideband_hybrid(dtype: torch.dtype) -> LinearMap:
+    return _beams(dtype, chains=1, subcarriers=len(FREQUENCIES))
+
+
+NARROW, WIDE = (_digital, _hybrid), (_wideband, _wideband_hybrid)
+CASES = [
+    CovarianceCase("dense", lambda dtype: DenseCovariance(_definite((BATCH, 12), dtype, 1)), NARROW),
+    CovarianceCase("dense, shared", lambda dtype: DenseCovariance(_definite((1, 12), dtype, 1)), NARROW),
+    CovarianceCase("white", lambda dtype: WhiteCovariance(_positive((1,), dtype, 1).to(dtype), 12), NARROW),
+    CovarianceCase("lags", _lags, NARROW),
+    CovarianceCase("lags, shared", lambda dtype: _lags(dtype, 1), NARROW),
+    CovarianceCase(
+        "directions", lambda dtype: DirectionCovariance(_positive((BATCH, 20), dtype, 3), _directions(dtype)), NARROW
+    ),
+    CovarianceCase("kronecker", lambda dtype: _kronecker(dtype, delay=False), NARROW),
+    CovarianceCase("kronecker with delays", lambda dtype: _kronecker(dtype, delay=True), WIDE),
+    CovarianceCase("few columns", lambda dtype: _columns(dtype, count=3, subcarriers=1), NARROW, dense=False),
+    CovarianceCase("many columns", lambda dtype: _columns(dtype, count=30, subcarriers=1), NARROW, dense=False),
+    CovarianceCase("few columns with delays", lambda dtype: _columns(dtype, count=7, subcarriers=3), WIDE, dense=False),
+    CovarianceCase(
+        "many columns with delays", lambda dtype: _columns(dtype, count=50, subcarriers=3), WIDE, dense=False
+    ),
+    CovarianceCase(
+        "main directions",
+        lambda dtype: MainDirections(_normal((1, 12, 3), dtype, 1), torch.full((1,), 0.2, dtype=dtype)),
+        NARROW,
+    ),
+    CovarianceCase("grid", lambda dtype: _grid(dtype, RX, None), NARROW),
+    CovarianceCase("grid with delays", lambda dtype: _grid(dtype, RX, FREQUENCIES), WIDE),
+    CovarianceCase("grid, dual polarised", lambda dtype: _grid(dtype, DUAL, None)),
+]
+
+
+@pytest.mark.parametrize("check", COVARIANCE_CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_covariance_contract(case: CovarianceCase, check: Callable[[CovarianceCase, torch.dtype], None]) -> None:
+    check(case, torch.complex128)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("check", COVARIANCE_CHECKS, ids=lambda check: check.__name__)
+def test_real_covariances(dtype: torch.dtype, check: Callable[[CovarianceCase, torch.dtype], None]) -> None:
+    check(CovarianceCase("dense", lambda kind: DenseCovariance(_definite((BATCH, 12), kind, 1))), dtype)
+
+
+MAPS: dict[str, Callable[[torch.dtype], LinearMap]] = {
+    **{case.name: case.make for case in CASES},
+    "directions as a dictionary": _directions,
+    "lags of directions": lambda dtype: _directions(dtype).lags,
+    "lags of a grid": lambda dtype: _grid(dtype, RX, None).lags,
+}
+
+
+@pytest.mark.parametrize("check", MAP_CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("name", MAPS)
+def test_map_contract(name: str, check: Callable[[MapCase, torch.dtype], None]) -> None:
+    check(MapCase(name, MAPS[name], complex_only=True), torch.complex128)
+
+
+def test_every_kind_of_covariance_is_checked() -> None:
+    def kinds(cls: type[Covariance]) -> set[type[Covariance]]:
+        return {cls, *(kind for sub in cls.__subclasses__() for kind in kinds(sub))}
+
+    checked = {type(case.make(torch.complex128)) for case in CASES}
+    assert {kind for kind in kinds(Covariance) if not getattr(kind, "__abstractmethods__", None)} == checked
