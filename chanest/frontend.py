@@ -47,7 +47,7 @@ class BeamformingMap(LinearMap):
         whiten: bool = True,
         subcarriers: int = 1,
     ) -> BeamformingMap:
-        """From beams [batch, N_t, T] and combiners W_t [batch, T, N_r, N_RF]; None is a fully digital receiver of `antennas`."""
+        """From beams [batch, N_t, T] and combiners W_t [batch, T, N_r, N_RF]; None is a digital receiver of `antennas`."""
         _check_beams(transmit, combiner, antennas)
         if combiner is None:
             return cls(transmit, None, None, antennas, whiten, subcarriers)

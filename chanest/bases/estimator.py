@@ -44,6 +44,8 @@ class ChannelEstimator(nn.Module, Estimator, Configured):
     """Whether its file is in half precision."""
     narrowband: ClassVar[bool] = False
     """Whether it is for one subcarrier only."""
+    one_polarisation: ClassVar[bool] = False
+    """Whether it is for arrays of one polarisation only."""
 
     def __init__(self, signal_length: int) -> None:
         super().__init__()
@@ -61,6 +63,10 @@ class ChannelEstimator(nn.Module, Estimator, Configured):
         """ValueError where the method is not for problems of this kind."""
         if cls.narrowband and problem.subcarriers > 1:
             raise ValueError(f"{cls.name} is for one subcarrier; {problem.scenario.name} has {problem.subcarriers}")
+        rx, tx = problem.arrays
+        if cls.one_polarisation and max(len(rx.slants), len(tx.slants)) > 1:
+            came = f"{tx.polarization} to {rx.polarization}"
+            raise ValueError(f"{cls.name} is for arrays of one polarisation; {problem.scenario.name} has {came}")
 
     def fit(self, problem: ChannelProblem, plan: Fit) -> dict[str, Json]:
         """Learn or tune in place from the training and validation splits; returns what the file should say of it."""

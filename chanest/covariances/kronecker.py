@@ -48,7 +48,7 @@ class KroneckerCovariance(Covariance):
         return terms.sum(2).flatten(1)
 
     def seen(self, phi: LinearMap) -> Tensor:
-        """The entry of chains c of pilot t and c' of t' is Σ_k (f_tᵀT_k f_t'*)·(w_tcᴴ S_k w_t'c'), times D_k across subcarriers."""
+        """Chains c of pilot t and c' of t' have Σ_k (f_tᵀT_k f_t'*)·(w_tcᴴ S_k w_t'c'); times D_k over subcarriers."""
         subcarriers = 1 if self.delay is None else self.delay.shape[2]
         if not isinstance(phi, BeamformingMap) or phi.subcarriers != subcarriers:
             return super().seen(phi)

@@ -49,6 +49,7 @@ class AtomLMMSE(ChannelEstimator):
     needs_fit = True
     half_precision = True
     narrowband = True
+    one_polarisation = True
 
     def __init__(
         self,

@@ -3,9 +3,9 @@
 There is a posterior over a family of dictionaries, of which only the covariance R that they give the channel matters, and a
 layer takes the best step for its R, ĥ = RΦᴴ(ΦRΦᴴ + σ²I)⁻¹y, with the actual Φ. The first layer has the covariance of the
 ensemble: it is the LMMSE estimate. A gate then sees gradients, as the networks of A-DLISTA do: Φᴴy, that of the squared error
-at h = 0, and v = ΦᴴC⁻¹y, that of the likelihood, through the power they have for each member of the family; it proposes weights.
-The few members it holds most probable are verified by their exact likelihoods. The last layer has the mean covariance by these
-weights.
+at h = 0, and v = ΦᴴC⁻¹y, that of the likelihood, through the power they have for each member of the family; it proposes
+weights. The few members it holds most probable are verified by their exact likelihoods. The last layer has the mean covariance
+by these weights.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ class GatedLMMSE(FamilyEstimator):
     needs_fit = True
     half_precision = True
     narrowband = True
+    one_polarisation = True
 
     def __init__(
         self, rx: Array, tx: Array, *, codes: int = CODES, hidden: int = HIDDEN, verified: int = VERIFIED

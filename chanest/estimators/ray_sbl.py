@@ -50,6 +50,7 @@ class RaySBL(GaussianEstimator):
     summary = "SBL over the pairs of directions that rays of training channels have, from their mean powers"
     needs_fit = True
     narrowband = True
+    one_polarisation = True
 
     def __init__(self, rx: Array, tx: Array, *, arrivals: int = 1, departures: int = 1) -> None:
         """arrivals, departures: directions at the receiver and at the transmitter."""
@@ -80,14 +81,14 @@ class RaySBL(GaussianEstimator):
         variances = self.powers.flatten().expand(len(measured.y), -1)
         length = (LONGEST_STEP / (1 + measured.noise_var / NOISE_OF_HALF))[:, None]
         for _ in range(ITERATIONS):
-            step = condition(self._covariance(variances, view), measured)
+            step = condition(self.covariance(variances, view), measured)
             found = directions.adjoint(step.gradient).abs().square()
             expected = directions.sums(view.pulled_back(step.precision))
             change = 1 + length * variances * (found - expected)
             variances = variances * change.clamp(1 / _LARGEST_CHANGE, _LARGEST_CHANGE)
-        return self._covariance(variances, view)
+        return self.covariance(variances, view)
 
-    def _covariance(self, variances: Tensor, view: BeamView) -> LagCovariance:
+    def covariance(self, variances: Tensor, view: BeamView | None = None) -> LagCovariance:
         """R of each sample. variances: γ, [batch, departures·arrivals]."""
         table = DirectionCovariance(variances, self.directions).as_lags.table
         table[:, 0, table.shape[2] // 2] += _FLOOR

@@ -43,7 +43,7 @@ _SNRS_DB = (0.0, 10.0, 20.0)
 
 def fit_powers(estimator: AtomLMMSE, problem: ChannelProblem, plan: Fit) -> dict[str, Json]:
     """Fit within the budget; leaves `estimator` trained and says what was done."""
-    training = _Training(estimator, problem, plan)
+    training = PowerTraining(estimator, problem, plan)
     training.choose_directions()
     training.pool()
     training.collect()
@@ -73,7 +73,7 @@ class _Seen(NamedTuple):
         return list(self.spectra[some].float().unbind(1)), list(self.scalars[some].unbind(1))
 
 
-class _Training:
+class PowerTraining:
     """The stages of a fit and what they share: the clock, the pool of channels and the powers of their atoms."""
 
     draws: PooledDraws
@@ -154,7 +154,10 @@ class _Training:
         Where u solves C(p)u = y, so does u + C⁻¹(y - C(p)u), which has the right gradient with C⁻¹ and the u in it held fixed:
         products with Φ and Ψ alone are differentiated, no factorisation.
         """
-        batch = self._drawn()[1]
+        return self.error(self._drawn()[1])
+
+    def error(self, batch: Batch) -> Tensor:
+        """NMSE in dB of the estimate of a batch, the mean over groups of like SNR; see `estimation_loss` for its gradient."""
         estimator, noisy = self.estimator, self._noisy(batch)
         psi, phi = estimator.directions, noisy.phi
         powers = estimator.powers(noisy, *self._looked(noisy))

@@ -27,13 +27,13 @@ def _kronecker(dtype: torch.dtype, *, wideband: bool = False) -> KroneckerMap:
 
 
 CASES = [
-    MapCase("beamforming, whitened", lambda dtype: BeamformingMap(*_beams(dtype)), complex_only=True),
-    MapCase("beamforming, coloured", lambda dtype: BeamformingMap(*_beams(dtype), whiten=False), complex_only=True),
-    MapCase("beamforming, digital", lambda dtype: BeamformingMap(_beams(dtype)[0], antennas=3), complex_only=True),
-    MapCase("beamforming, wideband", lambda dtype: BeamformingMap(*_beams(dtype), subcarriers=3), complex_only=True),
+    MapCase("beamforming, whitened", lambda dtype: BeamformingMap.of(*_beams(dtype)), complex_only=True),
+    MapCase("beamforming, coloured", lambda dtype: BeamformingMap.of(*_beams(dtype), whiten=False), complex_only=True),
+    MapCase("beamforming, digital", lambda dtype: BeamformingMap.of(_beams(dtype)[0], antennas=3), complex_only=True),
+    MapCase("beamforming, wideband", lambda dtype: BeamformingMap.of(*_beams(dtype), subcarriers=3), complex_only=True),
     MapCase(
         "beamforming, digital wideband",
-        lambda dtype: BeamformingMap(_beams(dtype)[0], antennas=2, subcarriers=3),
+        lambda dtype: BeamformingMap.of(_beams(dtype)[0], antennas=2, subcarriers=3),
         complex_only=True,
     ),
     MapCase("kronecker", _kronecker, complex_only=True),
@@ -47,7 +47,7 @@ CASES = [
     MapCase(
         "beamforming through kronecker",
         lambda dtype: (
-            BeamformingMap(_normal((4, 4, 6), dtype), antennas=2)
+            BeamformingMap.of(_normal((4, 4, 6), dtype), antennas=2)
             @ KroneckerMap(_normal((2, 5), dtype), _normal((4, 6), dtype))
         ),
         complex_only=True,

@@ -28,7 +28,7 @@ def _problem() -> ChannelProblem:
             bs=ArraySection(rows=2, columns=4, yaw_spread=60.0),
             ue=ArraySection(rows=1, columns=2, yaw=180.0, yaw_spread=180.0),
             channel=CdlSection(models=("C",)),
-            frontend=FrontendSection(frames=6),
+            frontend=FrontendSection(pilots=6),
             data=DataSection(train=400, validation=64, test=64),
         )
     )

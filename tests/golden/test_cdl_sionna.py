@@ -41,7 +41,7 @@ def test_same_rays_give_sionnas_coefficients(model: CdlModel, arrays: tuple[Arra
     direction: Direction = "uplink" if moving else "downlink"
     source = CdlSource(
         *arrays, models=(model,), direction=direction, bs_sector=TILTED[0], ue_sector=TILTED[1],
-        speed=(30.0, 30.0) if moving else (0.0, 0.0), frames=4 if moving else 1, frame_interval=1e-3,
+        speed=(30.0, 30.0) if moving else (0.0, 0.0), snapshots=4 if moving else 1, snapshot_interval=1e-3,
     )  # fmt: skip
     rays = source.rays(range(4), seed=3)
     assert moving == bool(rays.time.any())

@@ -37,12 +37,12 @@ def _scenario(**sections: object) -> ChannelProblem:
 def _fixed(model: str, **more: object) -> ChannelProblem:
     """Dual polarised, tilted, patterned, at a fixed orientation."""
     channel = {"models": [model], "direction": "uplink"}
-    return _scenario(bs=FIXED_BS, ue=FIXED_UE, channel=channel, frontend={"frames": 4, **more})
+    return _scenario(bs=FIXED_BS, ue=FIXED_UE, channel=channel, frontend={"pilots": 4, **more})
 
 
 def _paths(**frontend: object) -> ChannelProblem:
     bs, ue = {"rows": 2, "columns": 4}, {"rows": 1, "columns": 6}
-    return _scenario(bs=bs, ue=ue, channel=PATHS, frontend={"frames": 20, "chains": 2, **frontend})
+    return _scenario(bs=bs, ue=ue, channel=PATHS, frontend={"pilots": 20, "chains": 2, **frontend})
 
 
 @cache
@@ -135,7 +135,7 @@ def test_columns_of_rays_have_the_covariance_over_the_phases() -> None:
 
 def test_a_mixture_of_models_has_the_mean_of_their_covariances() -> None:
     bs, ue = {"rows": 2, "columns": 2, "yaw_spread": 20.0}, {"rows": 1, "columns": 2, "yaw_spread": 30.0}
-    problem = _scenario(bs=bs, ue=ue, channel={"models": ["A", "E"]}, frontend={"frames": 4})
+    problem = _scenario(bs=bs, ue=ue, channel={"models": ["A", "E"]}, frontend={"pilots": 4})
     rays = problem.source.rays(range(128), seed=0, split="train")
     drawn = GenieAngles(problem).covariance(rays).dense().mean(0)
     assert _distance(GenieEnsemble(problem).covariance.dense()[0], drawn) < 0.1
@@ -152,7 +152,7 @@ def test_fixed_orientation_leaves_the_angles_nothing_to_add() -> None:
 @pytest.mark.parametrize("name", ["genie-rays", "genie-angles", "genie-ensemble", "oracle-support"])
 def test_whitening_changes_no_bound(name: str) -> None:
     """Coloured noise after the combiners of a hybrid receiver, against the same noise whitened by the front end."""
-    white, coloured = (_fixed("C", frames=6, chains=2, whiten=whiten) for whiten in (True, False))
+    white, coloured = (_fixed("C", pilots=6, chains=2, whiten=whiten) for whiten in (True, False))
     left, right = (problem.sample(8, seed=1, snr_db=10.0) for problem in (white, coloured))
     torch.testing.assert_close(left.signal, right.signal)
     found, same = get_bound(name, white).bound(left).signal, get_bound(name, coloured).bound(right).signal
@@ -160,7 +160,7 @@ def test_whitening_changes_no_bound(name: str) -> None:
 
 
 def test_the_filters_are_the_textbook_formula() -> None:
-    problem = _fixed("D", frames=6, chains=2)
+    problem = _fixed("D", pilots=6, chains=2)
     batch = problem.sample(4, seed=1, snr_db=10.0)
     assert batch.rays is not None
     phi = batch.phi.materialize().to(torch.complex128)
@@ -300,7 +300,7 @@ def test_each_scenario_has_the_bounds_that_hold_for_it(name: str, expected: set[
 
 def test_a_fixed_phase_of_the_line_of_sight_is_refused() -> None:
     channel = {"models": ["D"], "random_los_phase": False}
-    problem = _scenario(bs=FIXED_BS, ue=FIXED_UE, channel=channel, frontend={"frames": 4})
+    problem = _scenario(bs=FIXED_BS, ue=FIXED_UE, channel=channel, frontend={"pilots": 4})
     assert [name for name, cls in BOUNDS.items() if cls.applies(problem)] == ["oracle-support"]
 
 

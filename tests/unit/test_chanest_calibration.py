@@ -39,7 +39,7 @@ SCENARIO = Scenario(
     bs=ArraySection(rows=2, columns=4, yaw_spread=60.0),
     ue=ArraySection(rows=1, columns=2, yaw=180.0, yaw_spread=180.0),
     channel=CdlSection(models=("C",)),
-    frontend=FrontendSection(frames=6),
+    frontend=FrontendSection(pilots=6),
     data=DataSection(train=400, validation=64, test=64),
 )
 
@@ -241,8 +241,8 @@ def test_a_calibration_of_other_weights_or_another_front_end_is_not_used(tmp_pat
     written = calibrate_estimator("lmmse", problem, weights=path, channels=32, folder=tmp_path)
     assert written.name == calibration_file("lmmse", "small")
     assert get_estimator("lmmse", problem, weights=path).calibration == Calibration.read(written)
-    frames = SCENARIO.model_copy(update={"frontend": FrontendSection(frames=5)})
-    assert get_estimator("lmmse", ChannelProblem(frames), weights=path).calibration is None
+    fewer = SCENARIO.model_copy(update={"frontend": FrontendSection(pilots=5)})
+    assert get_estimator("lmmse", ChannelProblem(fewer), weights=path).calibration is None
     other = _exact(LMMSE)
     other.floor = torch.tensor(0.5)
     save_estimator(other, problem, path, facts={})

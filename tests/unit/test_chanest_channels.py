@@ -136,10 +136,10 @@ def test_orientation_and_line_of_sight_phase_are_random_by_default_and_can_be_fi
     assert float(fixed.rx_orientation[:, 0].std()) == 0.0
 
 
-def test_consecutive_frames_share_rays_and_turn_with_doppler() -> None:
-    """At 30 m/s and 28 GHz the largest Doppler shift is 2.8 kHz: frames 1 µs apart agree, 1 ms apart do not."""
-    close = CdlSource(ula(4), ula(2), speed=(30.0, 30.0), frames=4, frame_interval=1e-6)
-    far = replace(close, frame_interval=1e-3)
+def test_consecutive_snapshots_share_rays_and_turn_with_doppler() -> None:
+    """At 30 m/s and 28 GHz the largest Doppler shift is 2.8 kHz: snapshots 1 µs apart agree, 1 ms apart do not."""
+    close = CdlSource(ula(4), ula(2), speed=(30.0, 30.0), snapshots=4, snapshot_interval=1e-6)
+    far = replace(close, snapshot_interval=1e-3)
     for source, alike in ((close, True), (far, False)):
         h, rays = source.sample(8, seed=0)
         assert torch.equal(rays.phases[0], rays.phases[3])

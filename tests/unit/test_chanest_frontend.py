@@ -17,20 +17,20 @@ def _generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def _combiners(batch: int, frames: int, chains: int) -> torch.Tensor:
+def _combiners(batch: int, pilots: int, chains: int) -> torch.Tensor:
     generator = _generator(3)
-    draws = [draw_combiners("quantised", upa(2, 4), frames, chains, bits=2, generator=generator) for _ in range(batch)]
+    draws = [draw_combiners("quantised", upa(2, 4), pilots, chains, bits=2, generator=generator) for _ in range(batch)]
     return torch.stack(draws)
 
 
 def test_whitened_noise_is_white_and_coloured_noise_is_as_exposed() -> None:
-    """Sample covariance over 4000 draws of 2 frames of 3 chains: each entry within 6 standard errors (1/√4000)."""
+    """Sample covariance over 4000 draws of 2 pilots of 3 chains: each entry within 6 standard errors (1/√4000)."""
     combiner = _combiners(1, 2, 3)
     draws = 4000
     noise = torch.randn(1, draws, 2 * 8, dtype=torch.complex64, generator=_generator(4))
     beams = torch.ones(1, 4, 2, dtype=torch.complex64)
     for whiten in (True, False):
-        phi = BeamformingMap(beams, combiner, whiten=whiten)
+        phi = BeamformingMap.of(beams, combiner, whiten=whiten)
         out = torch.stack([phi.combine(noise[:, i])[0] for i in range(draws)])
         sampled = (out.mT @ out.conj()) / draws
         expected = torch.block_diag(*phi.noise_covariance()[0])
@@ -44,8 +44,8 @@ def test_whitening_keeps_the_information() -> None:
     """The Fisher information Φᴴ C⁻¹ Φ is the same before and after."""
     combiner = _combiners(2, 5, 3).to(torch.complex128)
     beams = torch.randn(2, 4, 5, dtype=torch.complex128, generator=_generator())
-    coloured = BeamformingMap(beams, combiner, whiten=False)
-    white = BeamformingMap(beams, combiner).materialize()
+    coloured = BeamformingMap.of(beams, combiner, whiten=False)
+    white = BeamformingMap.of(beams, combiner).materialize()
     covariance = torch.stack([torch.block_diag(*blocks) for blocks in coloured.noise_covariance()])
     matrix = coloured.materialize()
     weighted = torch.cholesky_solve(matrix, torch.linalg.cholesky(covariance))
@@ -62,7 +62,7 @@ def test_least_squares_with_unitary_beams_has_nmse_of_minus_snr(snr_db: float, d
     if not digital:
         square = torch.randn(batch, transmit, receive, receive, dtype=torch.complex128, generator=_generator(1))
         combiner = torch.linalg.qr(square).Q
-    phi = BeamformingMap(unitary, combiner, antennas=receive)
+    phi = BeamformingMap.of(unitary, combiner, antennas=receive)
     h = torch.randn(batch, transmit * receive, dtype=torch.complex128, generator=_generator(2))
     noise = torch.randn(batch, transmit * receive, dtype=torch.complex128, generator=_generator(3))
     y = phi.apply(h) + phi.combine(10 ** (-snr_db / 20) * noise)
@@ -98,11 +98,11 @@ def test_combiners_of_a_small_array_are_never_singular() -> None:
 def test_bad_beams_are_refused_by_name() -> None:
     beams = torch.ones(2, 4, 3, dtype=torch.complex64)
     with pytest.raises(ValueError, match="antennas"):
-        BeamformingMap(beams)
+        BeamformingMap.of(beams)
     with pytest.raises(ValueError, match="combiner"):
-        BeamformingMap(beams, torch.ones(2, 4, 3, 1, dtype=torch.complex64))
+        BeamformingMap.of(beams, torch.ones(2, 4, 3, 1, dtype=torch.complex64))
     with pytest.raises(ValueError, match="more chains"):
-        BeamformingMap(beams, torch.ones(2, 3, 2, 4, dtype=torch.complex64))
+        BeamformingMap.of(beams, torch.ones(2, 3, 2, 4, dtype=torch.complex64))
     with pytest.raises(ValueError, match="DFT codebook"):
         draw_beams("dft", ula(4), 5, bits=2, generator=_generator())
 

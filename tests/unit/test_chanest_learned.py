@@ -34,7 +34,7 @@ def _problem(**changes: object) -> chanest.ChannelProblem:
         "bs": {"rows": 4, "columns": 2, "yaw_spread": 60.0},
         "ue": {"rows": 2, "columns": 1, "yaw": 180.0, "yaw_spread": 180.0},
         "channel": {"models": ["C"]},
-        "frontend": {"frames": 5, "beams": "quantised", "bits": 2},
+        "frontend": {"pilots": 5, "beams": "quantised", "bits": 2},
     }
     return chanest.ChannelProblem(chanest.Scenario.model_validate({**settings, **changes}))
 
@@ -109,7 +109,7 @@ def test_the_estimate_of_one_y_shrinks_with_the_noise_it_is_told(
     assert loud < 0.98 * quiet
 
 
-HYBRID = {"frontend": {"frames": 6, "beams": "quantised", "bits": 2, "chains": 1, "combiners": "quantised"}}
+HYBRID = {"frontend": {"pilots": 6, "beams": "quantised", "bits": 2, "chains": 1, "combiners": "quantised"}}
 WIDEBAND = {"channel": {"models": ["C"], "subcarriers": 4, "subcarrier_spacing": 120e3}}
 
 

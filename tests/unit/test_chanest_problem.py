@@ -51,9 +51,9 @@ def test_residual_noise_is_white_with_the_stated_variance(name: str) -> None:
     error = 6 / noise.numel() ** 0.5
     assert abs(float(noise.abs().square().mean()) - 1) < error
     chains = problem.scenario.frontend.chains or problem.source.rx.ports
-    frames = noise.reshape(-1, chains)
-    correlation = frames.mT @ frames.conj() / len(frames)
-    assert float((correlation - torch.eye(chains)).abs().max()) < 6 / len(frames) ** 0.5
+    pilots = noise.reshape(-1, chains)
+    correlation = pilots.mT @ pilots.conj() / len(pilots)
+    assert float((correlation - torch.eye(chains)).abs().max()) < 6 / len(pilots) ** 0.5
 
 
 def test_snr_is_drawn_from_the_range_or_fixed() -> None:

@@ -6,17 +6,17 @@ import functools
 
 import pytest
 import torch
-from chanest.estimators.covariance_step import covariance_step
 from torch import Tensor
 
 import chanest.estimators.ray_sbl as module
 from chanest.covariances.directions import distinct
-from chanest.covariances.lags import LagTable, View
-from chanest.estimators import Fit
+from chanest.covariances.lags import BeamView
 from chanest.estimators.ray_sbl import RaySBL
+from chanest.fit import Fit
 from chanest.problem import ChannelProblem
 from chanest.scenario import Scenario
 from vlista_core.estimate import Measurement
+from vlista_core.gaussian import condition
 
 SAMPLES = 500
 THINNED = 25
@@ -31,7 +31,7 @@ def _problem() -> ChannelProblem:
                 "name": "site",
                 "bs": {"rows": 32, "columns": 1},
                 "ue": {"rows": 8, "columns": 1, "yaw": 180.0},
-                "frontend": {"frames": 20, "bits": 2},
+                "frontend": {"pilots": 20, "bits": 2},
             }
         )
     )
@@ -40,7 +40,7 @@ def _problem() -> ChannelProblem:
 @functools.cache
 def _fitted() -> RaySBL:
     estimator = RaySBL.build(_problem())
-    estimator.fit(_problem(), Fit(seconds=1.0))
+    estimator.fit(_problem(), Fit(steps=1))
     return estimator
 
 
@@ -67,38 +67,32 @@ def test_it_starts_from_the_covariance_that_the_rays_of_training_channels_give()
     pairs = (factors.tx[..., :, None] * factors.rx[..., None, :]).flatten(0, 1).flatten(1)
     expected = (power.flatten()[:, None] * pairs).mT @ pairs.conj() / SAMPLES
     estimator = _fitted()
-    got = LagTable(*_problem().arrays).matrix(estimator._table(estimator.powers[None]))[0]
+    got = estimator.covariance(estimator.powers.flatten()[None]).materialize()[0]
     torch.testing.assert_close(got, expected, rtol=0, atol=3e-3)
 
 
 def test_what_it_compares_is_the_power_of_every_pair_with_the_power_it_expects() -> None:
     estimator, measured = _fitted(), _measured(3)
-    view = View(estimator.layout, measured.phi)
-    step = covariance_step(measured, view, estimator._table(estimator.powers.expand(3, -1, -1)))
+    view, directions = BeamView(estimator.layout, measured.phi), estimator.directions
+    step = condition(estimator.covariance(estimator.powers.flatten().expand(3, -1), view), measured)
     phi, atoms = measured.phi.materialize(), _atoms(estimator)
-    whole = phi.mH @ torch.cholesky_inverse(step.factor) @ phi
-    expected = torch.einsum("dai,bij,daj->bda", atoms.conj(), whole, atoms).real
-    got = estimator._expected(view, step)[:, ::THINNED, ::THINNED]
-    torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-3 * float(expected.max()))
-    found = torch.einsum("dai,bi->bda", atoms.conj(), measured.phi.adjoint(step.whitened)).abs().square()
-    torch.testing.assert_close(
-        estimator._found(measured, step)[:, ::THINNED, ::THINNED], found, rtol=1e-3, atol=1e-3 * float(found.max())
-    )
+    expected = torch.einsum("dai,bij,daj->bda", atoms.conj(), phi.mH @ step.precision @ phi, atoms).real
+    found = torch.einsum("dai,bi->bda", atoms.conj(), step.gradient).abs().square()
+    pairs = (3, len(estimator.departing), len(estimator.arriving))
+    got = (directions.sums(view.pulled_back(step.precision)), directions.adjoint(step.gradient).abs().square())
+    for mine, theirs in zip(got, (expected, found), strict=True):
+        some = mine.reshape(pairs)[:, ::THINNED, ::THINNED]
+        torch.testing.assert_close(some, theirs, rtol=1e-3, atol=1e-3 * float(theirs.max()))
 
 
 def test_steps_raise_the_likelihood(monkeypatch: pytest.MonkeyPatch) -> None:
     estimator, measured = _fitted(), _measured(8)
-    view = View(estimator.layout, measured.phi)
 
-    def likelihood(iterations: int) -> Tensor:
+    def evidence(iterations: int) -> Tensor:
         monkeypatch.setattr(module, "ITERATIONS", iterations)
-        variances = estimator._variances(measured, view)
-        factor = covariance_step(measured, view, estimator._table(variances)).factor
-        white = torch.linalg.solve_triangular(factor, measured.y[..., None], upper=False)
-        value: Tensor = -white.abs().square().sum((1, 2)) - 2 * factor.diagonal(dim1=1, dim2=2).real.log().sum(1)
-        return value
+        return condition(estimator.prior(measured), measured).log_evidence
 
-    values = torch.stack([likelihood(iterations) for iterations in range(5)])
+    values = torch.stack([evidence(iterations) for iterations in range(5)])
     assert bool((values.diff(dim=0) > 0).all())
 
 
@@ -114,4 +108,4 @@ def test_a_wideband_scenario_is_refused_in_one_sentence() -> None:
     wide = _problem().scenario.model_dump()
     wide["channel"]["subcarriers"] = 8
     with pytest.raises(ValueError, match="one subcarrier"):
-        RaySBL.build(ChannelProblem(Scenario.model_validate(wide)))
+        RaySBL.check(ChannelProblem(Scenario.model_validate(wide)))

@@ -17,7 +17,7 @@ columns = 4
 rows = 1
 columns = 2
 [frontend]
-frames = 6
+pilots = 6
 chains = 1
 """
 
@@ -27,9 +27,9 @@ BAD = {
     "chains": (GOOD.replace("chains = 1", "chains = 3"), ["frontend.chains", "at most 2", "got 3"]),
     "snr": (GOOD.replace("[0.0, 10.0]", "[10.0, 0.0]"), ["snr_db", "lowest <= highest", "[10.0, 0.0]"]),
     "model": (GOOD + '[channel]\nmodels = ["F"]\n', ["channel.models", "'F'", "'A', 'B', 'C', 'D' or 'E'"]),
-    "missing": (GOOD.replace("frames = 6\n", ""), ["frontend.frames", "missing"]),
+    "missing": (GOOD.replace("pilots = 6\n", ""), ["frontend.pilots", "missing"]),
     "type": (GOOD.replace("rows = 2", "rows = '2'"), ["bs.rows = '2'", "integer"]),
-    "dft": (GOOD.replace("frames = 6", 'frames = 9\nbeams = "dft"'), ["frontend.frames", "at most 8", "got 9"]),
+    "dft": (GOOD.replace("pilots = 6", 'pilots = 9\nbeams = "dft"'), ["frontend.pilots", "at most 8", "got 9"]),
     "toml": (GOOD + "[", ["not a TOML file"]),
     "paths": (GOOD + '[channel]\nkind = "paths"\npaths = 0\n', ["channel.paths = 0", "greater than or equal to 1"]),
     "kind": (GOOD + '[channel]\nkind = "tdl"\n', ["channel", "tdl", "'cdl', 'paths'"]),

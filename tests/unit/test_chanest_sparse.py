@@ -34,7 +34,7 @@ def _small(**changes: object) -> ChannelProblem:
         "bs": ArraySection(rows=2, columns=4, yaw_spread=60.0),
         "ue": ArraySection(rows=1, columns=2, yaw=180.0, yaw_spread=180.0),
         "channel": CdlSection(models=("D",)),
-        "frontend": FrontendSection(frames=6),
+        "frontend": FrontendSection(pilots=6),
     }
     return ChannelProblem(Scenario.model_validate({**content, **changes}))
 
@@ -45,7 +45,7 @@ def _wideband() -> ChannelProblem:
         bs=ArraySection(rows=1, columns=16),
         ue=ArraySection(rows=1, columns=4),
         channel=PathSection(kind="paths", paths=2, taps=4, subcarriers=8),
-        frontend=FrontendSection(frames=10),
+        frontend=FrontendSection(pilots=10),
     )
 
 
@@ -70,7 +70,7 @@ def _on_grid(problem: ChannelProblem, atoms: int, *, noise_var: float) -> tuple[
 
 @pytest.mark.parametrize("name", SPARSE)
 def test_one_path_on_the_grid_is_found(name: str) -> None:
-    problem = _small(bs=ArraySection(rows=1, columns=16), frontend=FrontendSection(frames=12))
+    problem = _small(bs=ArraySection(rows=1, columns=16), frontend=FrontendSection(pilots=12))
     signal, y, phi = _on_grid(problem, 1, noise_var=1e-3)
     estimator = estimator_class(name).build(problem)
     assert isinstance(estimator, GridEstimator)
@@ -123,7 +123,7 @@ def test_a_wideband_pursuit_needs_to_know_the_subcarriers() -> None:
 
 
 def _coloured(*, whiten: bool) -> ChannelProblem:
-    frontend = FrontendSection(frames=10, chains=3, whiten=whiten)
+    frontend = FrontendSection(pilots=10, chains=3, whiten=whiten)
     return _small(ue=ArraySection(rows=1, columns=4, yaw=180.0, yaw_spread=180.0), frontend=frontend)
 
 

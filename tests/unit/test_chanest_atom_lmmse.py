@@ -1,4 +1,4 @@
-"""A-DLISTA that adapts atom by atom, on arrays small enough to check against whole matrices."""
+"""atom-lmmse on arrays small enough to check against whole matrices."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from chanest.bases.unfolded import grouped_nmse_db
-from chanest.covariances.directions import Directions, SeenDirections
-from chanest.covariances.lags import LagTable
-from chanest.estimators import Fit, adlista_fit
-from chanest.estimators.atom_lmmse import ADLISTAEstimator
-from chanest.networks.powers import PowerAugmentation, atom_powers
+from chanest.covariances.directions import DirectionCovariance, Directions, SeenDirections
+from chanest.covariances.lags import LagLayout
+from chanest.estimators.atom_lmmse import AtomLMMSE
+from chanest.fit import Fit
+from chanest.networks.powers import PowerNetwork, atom_powers
+from chanest.networks.powers_fit import PowerTraining
 from chanest.problem import ChannelProblem
 from chanest.scenario import Scenario
 from vlista_core.estimate import Measurement
@@ -30,16 +31,16 @@ def _problem(model: str = "C") -> ChannelProblem:
                 "bs": {"rows": 2, "columns": 6, "yaw_spread": 60.0},
                 "ue": {"rows": 1, "columns": 2, "yaw": 180.0, "yaw_spread": 180.0},
                 "channel": {"models": [model]},
-                "frontend": {"frames": 6, "bits": 2},
+                "frontend": {"pilots": 6, "bits": 2},
             }
         )
     )
 
 
 @functools.cache
-def _fitted() -> ADLISTAEstimator:
-    estimator = ADLISTAEstimator.build(_problem())
-    estimator.fit(_problem(), Fit(seconds=1.0))
+def _fitted() -> AtomLMMSE:
+    estimator = AtomLMMSE.build(_problem())
+    estimator.fit(_problem(), Fit(steps=30))
     return estimator
 
 
@@ -48,13 +49,12 @@ def _measured(count: int) -> Measurement:
     return Measurement(batch.y, batch.phi, batch.noise_var)
 
 
-def _dictionary(estimator: ADLISTAEstimator) -> Tensor:
+def _dictionary(estimator: AtomLMMSE) -> Tensor:
     """Ψ: [n, atoms]."""
-    directions = estimator.directions
-    return torch.kron(directions.transmit_atoms(), directions.receive_atoms()).mT.detach()
+    return estimator.directions.materialize()[0].detach()
 
 
-def test_a_layer_is_the_thresholded_wiener_filter_of_the_powers_that_the_augmentation_gives() -> None:
+def test_a_layer_is_the_thresholded_wiener_filter_of_the_powers_that_the_network_gives() -> None:
     estimator, measured = copy.deepcopy(_fitted()), _measured(5)
     estimator.threshold.data.fill_(-1.5)
     psi, phi = _dictionary(estimator), measured.phi.materialize()
@@ -62,7 +62,7 @@ def test_a_layer_is_the_thresholded_wiener_filter_of_the_powers_that_the_augment
     noisy = estimator.with_misfit(measured)
     with torch.no_grad():
         seen = estimator.look(noisy, SeenDirections(estimator.directions, measured.phi))
-        powers = estimator.powers(noisy, *seen).flatten(1)
+        powers = estimator.powers(noisy, *seen)
     product = phi @ psi
 
     def code(p: Tensor) -> Tensor:
@@ -84,28 +84,27 @@ def test_a_layer_is_the_thresholded_wiener_filter_of_the_powers_that_the_augment
     torch.testing.assert_close(seen[1], (code(mean) / mean).abs().square(), rtol=2e-3, atol=1e-2)
 
 
-def test_the_gradient_of_the_error_is_that_through_the_factorisation(monkeypatch: pytest.MonkeyPatch) -> None:
-    estimator = ADLISTAEstimator(*_problem().arrays, departures=6, arrivals=4, profiles=5, hidden=8)
-    training = adlista_fit._Training(estimator, _problem(), Fit(seconds=1e-9))
+def test_the_gradient_of_the_error_is_that_through_the_factorisation() -> None:
+    estimator = AtomLMMSE(*_problem().arrays, departures=6, arrivals=4, profiles=5, hidden=8)
+    training = PowerTraining(estimator, _problem(), Fit(steps=1))
     training.choose_directions()
     training.pool()
     training.collect()
-    drawn = training._drawn()
-    monkeypatch.setattr(training, "_drawn", lambda: drawn)
-    names = ("departing", "arriving", "misfit", "threshold", "augmentation.free", "augmentation.layers.2.weight")
+    batch = training.draws.sample(256, seed=0, split="train")
+    names = ("departing", "arriving", "misfit", "threshold", "network.free", "network.layers.2.weight")
     parameters = dict(estimator.named_parameters())
-    implicit = torch.autograd.grad(training.estimation_loss(), [parameters[name] for name in names])
-    explicit = torch.autograd.grad(_through_the_factor(estimator, drawn[1]), [parameters[name] for name in names])
+    implicit = torch.autograd.grad(training.error(batch), [parameters[name] for name in names])
+    explicit = torch.autograd.grad(_through_the_factor(estimator, batch), [parameters[name] for name in names])
     for name, got, expected in zip(names, implicit, explicit, strict=True):
         torch.testing.assert_close(got, expected, rtol=2e-2, atol=2e-3 * float(expected.abs().max()), msg=name)
 
 
-def _through_the_factor(estimator: ADLISTAEstimator, batch: Batch) -> Tensor:
+def _through_the_factor(estimator: AtomLMMSE, batch: Batch) -> Tensor:
     noisy = estimator.with_misfit(Measurement(batch.y, batch.phi, batch.noise_var))
     with torch.no_grad():
         seen = estimator.look(noisy, SeenDirections(estimator.directions, noisy.phi))
     powers = estimator.powers(noisy, *seen)
-    matrix, phi = estimator.layout.matrix(estimator.directions.table(powers)), noisy.phi.materialize()
+    matrix, phi = DirectionCovariance(powers, estimator.directions).materialize(), noisy.phi.materialize()
     total = phi @ matrix @ phi.mH + noisy.noise_var[:, None, None] * torch.eye(phi.shape[1])
     white = torch.cholesky_solve(noisy.y[..., None], torch.linalg.cholesky(total))
     signal = estimator.directions.apply(estimator.code(powers, (phi.mH @ white)[..., 0]))
@@ -115,13 +114,13 @@ def _through_the_factor(estimator: ADLISTAEstimator, batch: Batch) -> Tensor:
 @pytest.mark.parametrize("model", ["C", "D"])
 def test_powers_of_atoms_give_about_the_covariance_of_the_clusters(model: str) -> None:
     problem = _problem(model)
-    layout = LagTable(*problem.arrays)
+    layout = LagLayout(*problem.arrays)
     rays = problem.source.rays(range(40), seed=1, split="train")
     grid = torch.cartesian_prod(*(torch.linspace(-3.0, 3.0, 25) for _ in range(2)))
-    directions = Directions(layout, grid, torch.stack([torch.linspace(-3.0, 3.0, 40), torch.zeros(40)], 1))
+    directions = Directions(grid, torch.stack([torch.linspace(-3.0, 3.0, 40), torch.zeros(40)], 1), layout)
     powers = atom_powers(problem.source, rays, directions)
     torch.testing.assert_close(powers.sum(1).mean(), torch.tensor(1.0), atol=0.25, rtol=0.0)
-    got = layout.matrix(directions.table(powers.reshape(40, len(grid), -1)))
+    got = DirectionCovariance(powers, directions).materialize()
     expected = layout.matrix(layout.of_rays(problem.source, rays))
     assert float((got - expected).norm() / expected.norm()) < 0.45
     shuffled = expected[torch.arange(40).roll(7)]
@@ -129,7 +128,7 @@ def test_powers_of_atoms_give_about_the_covariance_of_the_clusters(model: str) -
 
 
 def test_profiles_are_rounded_by_a_few_per_cent() -> None:
-    network = PowerAugmentation(atoms=30, profiles=4, hidden=8, generator=torch.Generator().manual_seed(0))
+    network = PowerNetwork(atoms=30, profiles=4, hidden=8, generator=torch.Generator().manual_seed(0))
     powers = torch.rand(50, 30, generator=torch.Generator().manual_seed(1)) ** 6
     network.start(powers, seed=0)
     before = network.profiles().detach()
@@ -141,9 +140,9 @@ def test_profiles_are_rounded_by_a_few_per_cent() -> None:
 def test_what_it_is_not_for_is_refused_in_one_sentence() -> None:
     wide = _problem().scenario.model_dump()
     wide["channel"]["subcarriers"] = 8
-    with pytest.raises(ValueError, match="one subcarrier so far; turning has 8: a-dlista-scalar takes any number"):
-        ADLISTAEstimator.build(ChannelProblem(Scenario.model_validate(wide)))
+    with pytest.raises(ValueError, match="one subcarrier; turning has 8"):
+        AtomLMMSE.check(ChannelProblem(Scenario.model_validate(wide)))
     crossed = _problem().scenario.model_dump()
     crossed["ue"]["polarization"] = "VH"
-    with pytest.raises(ValueError, match="rx must have one polarisation"):
-        ADLISTAEstimator.build(ChannelProblem(Scenario.model_validate(crossed)))
+    with pytest.raises(ValueError, match="one polarisation; turning has V to VH"):
+        AtomLMMSE.check(ChannelProblem(Scenario.model_validate(crossed)))

@@ -1,4 +1,4 @@
-"""Tables of lags, the codebook, the mixture and A-DLISTA+ on arrays small enough to check against whole matrices."""
+"""Tables of lags, the codebook, the mixture and gated-lmmse on arrays small enough to check against whole matrices."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import functools
 
 import pytest
 import torch
-from chanest.estimators.linear import whitened
 from torch import Tensor, nn
 
 from chanest.covariances.codebook import FLOOR, CovarianceCodebook
-from chanest.covariances.components import ASSUMED_NOISE, ToeplitzComponents
-from chanest.covariances.lags import LagTable, View
-from chanest.estimators import Fit
-from chanest.estimators.gated_lmmse import ADLISTAPlus
+from chanest.covariances.components import ASSUMED_NOISE, LagComponents
+from chanest.covariances.lags import BeamView, LagCovariance, LagLayout
+from chanest.estimators.gated_lmmse import GatedLMMSE
 from chanest.estimators.gmm import GMM
+from chanest.fit import Fit
 from chanest.networks.gate import Gate
 from chanest.problem import ChannelBatch, ChannelProblem
 from chanest.scenario import Scenario
@@ -31,7 +30,7 @@ def small_problem(chains: int = 0, pattern: str = "omni") -> ChannelProblem:
                 "name": f"small-{chains}",
                 "bs": {"rows": 2, "columns": 4, "yaw_spread": 60.0, "pattern": pattern},
                 "ue": {"rows": 2, "columns": 2, "yaw": 180.0, "yaw_spread": 180.0},
-                "frontend": {"frames": 6, "bits": 2, "chains": chains},
+                "frontend": {"pilots": 6, "bits": 2, "chains": chains},
                 "data": {"train": 2000},
             }
         )
@@ -42,9 +41,9 @@ def _batch(chains: int = 0) -> ChannelBatch:
     return small_problem(chains).sample(5, seed=3, split="validation", snr_db=10.0)
 
 
-def _setting(chains: int = 0) -> tuple[LagTable, Tensor, ChannelBatch]:
+def _setting(chains: int = 0) -> tuple[LagLayout, Tensor, ChannelBatch]:
     problem, batch = small_problem(chains), _batch(chains)
-    layout = LagTable(*problem.arrays)
+    layout = LagLayout(*problem.arrays)
     assert batch.rays is not None
     return layout, layout.of_rays(problem.source, batch.rays), batch
 
@@ -71,7 +70,7 @@ def test_the_covariance_of_the_rays_is_that_of_the_channels() -> None:
     fixed = small_problem().scenario.model_dump()
     fixed["bs"]["yaw_spread"] = fixed["ue"]["yaw_spread"] = 0.0
     problem = ChannelProblem(Scenario.model_validate(fixed))
-    layout = LagTable(*problem.arrays)
+    layout = LagLayout(*problem.arrays)
     channels = problem.channels(4000, seed=0, split="train")
     sampled = channels.mT @ channels.conj() / len(channels)
     rays = problem.source.rays(range(200), seed=1, split="train")
@@ -83,16 +82,12 @@ def test_the_covariance_of_the_rays_is_that_of_the_channels() -> None:
 def test_what_the_front_end_sees_is_exact_without_forming_the_covariance(chains: int) -> None:
     layout, table, batch = _setting(chains)
     dense = batch.phi.materialize()
-    whole = layout.matrix(table)
-    spectrum = layout.spectrum(table)
+    whole, covariance = layout.matrix(table), LagCovariance(table, layout)
     maps: tuple[LinearMap, ...] = (batch.phi, DenseMap(dense))
     for phi in maps:
-        torch.testing.assert_close(
-            View(layout, phi).seen(table, spectrum), dense @ whole @ dense.mH, rtol=1e-4, atol=1e-4
-        )
-    torch.testing.assert_close(
-        layout.apply(spectrum, batch.signal), (whole @ batch.signal[..., None])[..., 0], rtol=1e-4, atol=1e-4
-    )
+        torch.testing.assert_close(covariance.seen(phi), dense @ whole @ dense.mH, rtol=1e-4, atol=1e-4)
+    expected = (whole @ batch.signal[..., None])[..., 0]
+    torch.testing.assert_close(covariance.apply(batch.signal), expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("chains", [0, 2])
@@ -107,14 +102,14 @@ def test_pulling_back_is_the_adjoint_of_seeing(chains: int) -> None:
     weight[0] = 1.0
     maps: tuple[LinearMap, ...] = (batch.phi, DenseMap(dense))
     for phi in maps:
-        sums = View(layout, phi).pulled_back(matrix)
+        sums = BeamView(layout, phi).pulled_back(matrix)
         torch.testing.assert_close((table * sums.conj() * weight).sum(dim=(1, 2)).real, expected, rtol=1e-4, atol=1e-3)
 
 
 @functools.cache
 def _codebook() -> CovarianceCodebook:
     problem = small_problem()
-    book = CovarianceCodebook(LagTable(*problem.arrays), 16)
+    book = CovarianceCodebook(LagLayout(*problem.arrays), 16)
     book.fit(problem, 1000, seed=0, report=lambda share, words: None)
     return book
 
@@ -123,13 +118,13 @@ def test_members_and_their_mixtures_are_covariances_and_scores_are_traces() -> N
     book = _codebook()
     weights = torch.eye(16)
     mixed = torch.full((1, 16), 1 / 16)
-    for table in (book.table(weights), book.table(mixed), book.ensemble()):
-        assert float(torch.linalg.eigvalsh(book.layout.matrix(table)).min()) > 1e-3
+    for covariance in (book.mixture(weights), book.mixture(mixed), book.ensemble()):
+        assert float(torch.linalg.eigvalsh(covariance.materialize()).min()) > 1e-3
     layout, _, batch = _setting()
     matrix = batch.y[:, :, None] * batch.y[:, None, :].conj()
-    scores = book.scores(View(layout, batch.phi).pulled_back(matrix))
+    scores = book.scores(BeamView(layout, batch.phi).pulled_back(matrix))
     seen = batch.phi.adjoint(batch.y)
-    traces = torch.einsum("bi,kij,bj->bk", seen.conj(), layout.matrix(book.table(weights)), seen).real
+    traces = torch.einsum("bi,kij,bj->bk", seen.conj(), book.mixture(weights).materialize(), seen).real
     torch.testing.assert_close(scores, traces - FLOOR * seen.abs().square().sum(1)[:, None], rtol=1e-3, atol=1e-3)
 
 
@@ -138,9 +133,9 @@ def test_the_codebook_is_near_the_covariances_that_occur() -> None:
     rays = problem.source.rays(range(100), seed=5, split="validation")
     table = book.layout.of_rays(problem.source, rays)
     nearest = book.closeness(table).argmax(1)
-    found = book.layout.matrix(book.table(torch.eye(16)[nearest]))
+    found = book.member(nearest).materialize()
     truth = book.layout.matrix(table)
-    ensemble = book.layout.matrix(book.ensemble())
+    ensemble = book.ensemble().materialize()
     assert float((found - truth).norm()) < 0.7 * float((ensemble - truth).norm())
 
 
@@ -151,12 +146,7 @@ def test_a_mixture_of_one_component_is_the_lmmse_estimate(structure: str, chains
     model = GMM(*problem.arrays, structure=structure, components=1)  # type: ignore[arg-type]
     channels = problem.channels(500, seed=0, split="train")
     model.components.estimate(0, channels)
-    identity = torch.eye(problem.signal_length, dtype=torch.complex64)
-    covariance = model.components.times(0, identity).mT
-    dense = batch.phi.materialize()
-    measured = Measurement(batch.y, batch.phi, batch.noise_var)
-    weights = whitened(dense @ covariance @ dense.mH, measured)
-    expected = (covariance @ dense.mH @ weights[..., None])[..., 0]
+    expected = _lmmse(batch, model.components.covariances().materialize()[0])
     got = model.estimate(batch.y, batch.phi, batch.noise_var).signal
     torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-3)
 
@@ -164,9 +154,9 @@ def test_a_mixture_of_one_component_is_the_lmmse_estimate(structure: str, chains
 def test_the_log_density_of_a_component_is_that_of_a_gaussian_with_the_assumed_noise() -> None:
     problem = small_problem()
     channels = problem.channels(500, seed=0, split="train")
-    components = ToeplitzComponents(*problem.arrays, 1)
+    components = LagComponents(*problem.arrays, 1)
     components.estimate(0, channels)
-    covariance = components.matrix(0) + ASSUMED_NOISE * torch.eye(32)
+    covariance = components.covariances().materialize()[0] + ASSUMED_NOISE * torch.eye(32)
     inverse = torch.cholesky_inverse(torch.linalg.cholesky(covariance))
     distance = torch.einsum("bi,ij,bj->b", channels[:3].conj(), inverse, channels[:3]).real
     density = components.log_density(0, channels[:3])
@@ -176,18 +166,29 @@ def test_the_log_density_of_a_component_is_that_of_a_gaussian_with_the_assumed_n
 
 def _ensemble_estimate(batch: ChannelBatch) -> Tensor:
     problem = small_problem()
-    layout = LagTable(*problem.arrays)
+    layout = LagLayout(*problem.arrays)
     channels = problem.channels(2000, seed=0, split="train")
-    covariance = layout.matrix(layout.of_channels(channels, torch.full((2000, 1), 1 / 2000)))[0]
+    return _lmmse(batch, layout.matrix(layout.of_channels(channels, torch.full((2000, 1), 1 / 2000)))[0])
+
+
+def _lmmse(batch: ChannelBatch, covariance: Tensor) -> Tensor:
+    """RΦᴴ(ΦRΦᴴ + σ²I)⁻¹y by dense matrices."""
     dense = batch.phi.materialize()
-    weights = whitened(dense @ covariance @ dense.mH, Measurement(batch.y, batch.phi, batch.noise_var))
-    return (covariance @ dense.mH @ weights[..., None])[..., 0]
+    return (covariance @ dense.mH @ _whitened(batch, covariance)[..., None])[..., 0]
+
+
+def _whitened(batch: ChannelBatch, covariance: Tensor) -> Tensor:
+    """(ΦRΦᴴ + σ²I)⁻¹y by dense matrices: [batch, m]."""
+    dense = batch.phi.materialize()
+    total = dense @ covariance @ dense.mH + batch.noise_var[:, None, None] * torch.eye(dense.shape[1])
+    solved: Tensor = torch.cholesky_solve(batch.y[..., None], torch.linalg.cholesky(total))
+    return solved[..., 0]
 
 
 def test_a_mixture_of_eight_beats_the_ensemble_covariance() -> None:
     problem = small_problem()
     model = GMM(*problem.arrays, structure="toeplitz", components=8)
-    facts = model.fit(problem, Fit(seconds=6.0))
+    facts = model.fit(problem, Fit(steps=20))
     assert facts["validation_nmse_db"]
     batch = problem.sample(400, seed=1, snr_db=15.0)
     ours = nmse_db(model.estimate(batch.y, batch.phi, batch.noise_var).signal, batch.signal)
@@ -206,14 +207,14 @@ class _Proposing(Gate):
         return self.weights.log()
 
 
-def _plus(verified: int) -> ADLISTAPlus:
-    model = ADLISTAPlus(*small_problem().arrays, codes=16, hidden=8, verified=verified)
+def _gated(verified: int) -> GatedLMMSE:
+    model = GatedLMMSE(*small_problem().arrays, codes=16, hidden=8, verified=verified)
     model.codebook = _codebook()
     return model
 
 
 def test_the_right_member_comes_near_the_genie_and_the_mean_of_all_is_the_ensemble() -> None:
-    problem, model = small_problem(), _plus(0)
+    problem, model = small_problem(), _gated(0)
     batch = problem.sample(400, seed=1, snr_db=15.0)
     assert batch.rays is not None
     ensemble = nmse_db(_ensemble_estimate(batch), batch.signal)
@@ -228,13 +229,13 @@ def test_the_right_member_comes_near_the_genie_and_the_mean_of_all_is_the_ensemb
 
 @pytest.mark.parametrize("chains", [0, 2])
 def test_verified_members_share_their_weight_as_bayes_has_it(chains: int) -> None:
-    model, batch = _plus(3), _batch(chains)
+    model, batch = _gated(3), _batch(chains)
     proposed = torch.linspace(1.0, 2.0, 16).softmax(0).expand(5, -1)
     model.gate = _Proposing(proposed)
     weights = model.log_weights(Measurement(batch.y, batch.phi, batch.noise_var)).exp().double()
     torch.testing.assert_close(weights[:, :13], proposed[:, :13].double())
     dense = batch.phi.materialize().to(torch.complex128)
-    members = model.layout.matrix(model.codebook.table(torch.eye(16))).to(torch.complex128)
+    members = model.codebook.mixture(torch.eye(16)).materialize().to(torch.complex128)
     covariance = torch.einsum("bmi,kij,bnj->bkmn", dense, members, dense.conj())
     covariance = covariance + batch.noise_var.double()[:, None, None, None] * torch.eye(dense.shape[1])
     y = batch.y.to(torch.complex128)[:, None].expand(-1, 16, -1)
@@ -246,13 +247,11 @@ def test_verified_members_share_their_weight_as_bayes_has_it(chains: int) -> Non
 
 
 def test_the_gate_sees_powers_of_the_members() -> None:
-    model, batch = _plus(0), _batch()
+    model, batch = _gated(0), _batch()
     features = model.seen_by_gate(Measurement(batch.y, batch.phi, batch.noise_var))
-    members = model.layout.matrix(model.codebook.table(torch.eye(16)))
+    members = model.codebook.mixture(torch.eye(16)).materialize()
     members.diagonal(dim1=1, dim2=2).sub_(FLOOR)
-    ensemble = model.layout.matrix(model.codebook.ensemble())
-    seen = batch.phi.apply_block(batch.phi.apply_block(ensemble).mH.contiguous())
-    pulled = batch.phi.adjoint(whitened(seen, Measurement(batch.y, batch.phi, batch.noise_var)))
+    pulled = batch.phi.adjoint(_whitened(batch, model.codebook.ensemble().materialize()[0]))
     for place, vector in enumerate((batch.phi.adjoint(batch.y), pulled)):
         power = torch.einsum("bi,kij,bj->bk", vector.conj(), members, vector).real
         got = features[:, 16 * place : 16 * (place + 1)].exp()
@@ -265,6 +264,6 @@ def test_a_wideband_scenario_is_refused_in_one_sentence() -> None:
     wide = small_problem().scenario.model_dump()
     wide["channel"]["subcarriers"] = 8
     problem = ChannelProblem(Scenario.model_validate(wide))
-    for kind in (GMM, ADLISTAPlus):
+    for kind in (GMM, GatedLMMSE):
         with pytest.raises(ValueError, match="one subcarrier"):
-            kind.build(problem)
+            kind.check(problem)
