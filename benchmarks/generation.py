@@ -49,7 +49,7 @@ def ours() -> dict[str, float]:
 
 
 def sionna(batch: int = CHANNELS) -> dict[str, float]:
-    """The same arrays through Sionna's CDL in its default single precision, `batch` random orientations a call."""
+    """The same arrays through Sionna's CDL in its default single precision, `batch` random orientations per call."""
     import torch
     from sionna.phy.channel.tr38901 import CDL
 
@@ -107,7 +107,7 @@ def main() -> None:
     for case, result in results.items():
         count = LARGE if case == "large" else CHANNELS
         print(
-            f"{case:22s} {count:5d} channels  {1e3 * result['seconds'] / count:8.3f} ms a channel  "
+            f"{case:22s} {count:5d} channels  {1e3 * result['seconds'] / count:8.3f} ms per channel  "
             f"{result['memory'] / 2**20:8.0f} MB over baseline  {result['peak'] / 2**20:8.0f} MB peak"
         )
     for case in ("sionna", "sionna, batches of 16"):

@@ -64,8 +64,8 @@ def compare_layers() -> None:
     y, phi, psi = layer_data()
     with torch.no_grad():
         gap = (layers(y, phi, psi, formed=True) - layers(y, phi, psi, formed=False)).abs().max()
-        formed = best_time(lambda: layers(y, phi, psi, formed=True), 7)
-        factored = best_time(lambda: layers(y, phi, psi, formed=False), 7)
+        formed = best_time(lambda: layers(y, phi, psi, formed=True))
+        factored = best_time(lambda: layers(y, phi, psi, formed=False))
     memory = peak_memory(True), peak_memory(False)
     print(f"three layers, m = {M}, n = b = {N}, batch {BATCH} (largest difference {gap:.0e}):")
     print(f"  formed {formed * 1e3:7.1f} ms, factored {factored * 1e3:6.1f} ms: {formed / factored:.1f} times faster")
@@ -84,28 +84,28 @@ def compare_omp() -> None:
         for y, matrix in zip(batch.y.numpy(), matrices.numpy(), strict=True):
             orthogonal_mp(matrix, y, n_nonzero_coefs=50)
 
-    ours = best_time(lambda: solver.estimate(batch.y, batch.phi, 0.0), repeats=3)
-    theirs = best_time(peer, repeats=3)
+    ours = best_time(lambda: solver.estimate(batch.y, batch.phi, 0.0))
+    theirs = best_time(peer)
     size = len(batch)
     print("OMP, 250x1000, 50 atoms, batch 256:")
     per_sample = [seconds / size * 1e3 for seconds in (theirs, ours)]
     print(
-        f"  scikit-learn {per_sample[0]:.2f} ms a sample, ours {per_sample[1]:.2f} ms: {theirs / ours:.2f} times faster"
+        f"  scikit-learn {per_sample[0]:.2f} ms per sample, ours {per_sample[1]:.2f} ms: {theirs / ours:.2f} times faster"
     )
 
 
 def measure_bandwidth() -> None:
     generator = torch.Generator().manual_seed(0)
-    print("a Φ for each sample, share of the read bandwidth of phi.sum():")
+    print("one Φ per sample, share of the read bandwidth of phi.sum():")
     for shape, dtype in (((32, 500, 1024), torch.float32), ((256, 96, 256), torch.complex64)):
         matrix = torch.randn(shape, generator=generator, dtype=dtype)
         phi, (size, m, n) = DenseMap(matrix), shape
         x, y = (torch.randn(size, length, generator=generator, dtype=dtype) for length in (n, m))
         plain = torch.view_as_real(matrix) if matrix.is_complex() else matrix
-        read = best_time(lambda plain=plain: plain.sum(), 20)  # type: ignore[misc]
-        apply = best_time(lambda phi=phi, x=x: phi.apply(x), 20)  # type: ignore[misc]
-        adjoint = best_time(lambda phi=phi, y=y: phi.adjoint(y), 20)  # type: ignore[misc]
-        column = best_time(lambda matrix=matrix, x=x: torch.bmm(matrix, x[:, :, None]), 20)  # type: ignore[misc]
+        read = best_time(lambda plain=plain: plain.sum())  # type: ignore[misc]
+        apply = best_time(lambda phi=phi, x=x: phi.apply(x))  # type: ignore[misc]
+        adjoint = best_time(lambda phi=phi, y=y: phi.adjoint(y))  # type: ignore[misc]
+        column = best_time(lambda matrix=matrix, x=x: torch.bmm(matrix, x[:, :, None]))  # type: ignore[misc]
         rate = matrix.numel() * matrix.itemsize / read / 1e9
         print(
             f"  {size}x{m}x{n} {dtype}: sum {rate:.0f} GB/s; apply {read / apply:.0%}, adjoint {read / adjoint:.0%} "

@@ -47,8 +47,8 @@ def forward_against_reads() -> None:
     model = ADLISTA(LearnedDictionary(torch.eye(n)), layers=3).eval()
     phi = batch.phi.materialize()
     with torch.no_grad():
-        forward = best_time(lambda: model(batch.y, batch.phi, batch.noise_var), 10)
-    reads = best_time(lambda: [phi.sum() for _ in range(6)], 10)
+        forward = best_time(lambda: model(batch.y, batch.phi, batch.noise_var))
+    reads = best_time(lambda: [phi.sum() for _ in range(6)])
     print("A-DLISTA (adaptive), three layers, m = 500, n = b = 1024, batch 32:")
     print(f"  forward {forward * 1e3:.1f} ms, six plain reads of Φ {reads * 1e3:.1f} ms: ratio {forward / reads:.2f}")
 
@@ -69,7 +69,7 @@ def step_against_formed() -> None:
             return float(loss.detach())
 
         losses[kind] = step()
-        times[kind] = best_time(step, 4)
+        times[kind] = best_time(step)
     factored, formed = times[ADLISTA], times[FormedADLISTA]
     print(
         f"training step, MNIST size, m = 100, batch 128 (first losses {losses[ADLISTA]:.5f}, {losses[FormedADLISTA]:.5f}):"
@@ -89,7 +89,7 @@ def memory_of_vlista(prior_width: int, batch_size: int) -> None:
     seconds = time.perf_counter() - start
     print(
         f"VLISTA, n = b = 1024, m = 500, three layers, batch {batch_size}, prior width {prior_width}: "
-        f"peak of the process {memory('VmHWM') / 1024:.2f} GiB, {seconds:.0f} s a step"
+        f"peak of the process {memory('VmHWM') / 1024:.2f} GiB, {seconds:.0f} s per step"
     )
 
 

@@ -1,7 +1,7 @@
 """Networks on sparse recovery: ours beside the published figures, trained here and now.
 
 python benchmarks/models.py fixed   [--minutes 20]   ALISTA, NALISTA, HyperLISTA: 250x1000, 40 dB, one Φ, 16 layers
-python benchmarks/models.py varying [--minutes 4]    LISTA, DLISTA, A-DLISTA: 250x500, noiseless and 40 dB, a Φ for each sample
+python benchmarks/models.py varying [--minutes 4]    LISTA, DLISTA, A-DLISTA: 250x500, noiseless and 40 dB, one Φ per sample
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def trained(
     calibrate: Callable[[Batch], None] | None = None,
     published: str = "",
 ) -> Row:
-    """Calibrate on training draws of its own, train for the trainer's time, then measure."""
+    """Start from training draws of its own, train for the trainer's time, then measure."""
     start = time.perf_counter()
     if calibrate is not None:
         calibrate(problem.sample(256, seed=TRAINING_SEED, split="train", start=10**8))
@@ -108,7 +108,7 @@ def fixed(minutes: float) -> None:
 
 
 def varying(minutes: float, only: str | None) -> None:
-    """A Φ for each sample, 250x500: equal training time for the three networks."""
+    """One Φ per sample, 250x500: equal training time for the three networks."""
     for snr_db in (40.0, None):
         problem = benchmark("250x500", snr_db=snr_db)
         n = problem.signal_length

@@ -1,4 +1,4 @@
-"""How much SSIM can m numbers an image carry? A decoder with no structure at all, trained on SSIM itself.
+"""How much SSIM can m numbers per image carry? A decoder with no structure at all, trained on SSIM itself.
 
 python benchmarks/ssim_ceiling.py [--measurements 1] [--rows gaussian|learned] [--data cifar10] [--minutes 5] [--phi-seed 0]
 

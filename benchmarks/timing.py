@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable
 from pathlib import Path
 
+import torch
+from torch.utils.benchmark import Timer
 
-def best_time(run: Callable[[], object], repeats: int) -> float:
-    """Seconds of the fastest of several runs, after one that does not count."""
-    run()
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - start)
-    return min(times)
+
+def best_time(run: Callable[[], object], seconds: float = 2.0) -> float:
+    """Seconds of the fastest of the runs that fit into `seconds` (at least one), after one that does not count."""
+    timer = Timer("run()", globals={"run": run}, num_threads=torch.get_num_threads())
+    return min(timer.blocked_autorange(min_run_time=seconds).times)
 
 
 def forget_peak() -> None:

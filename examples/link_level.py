@@ -71,7 +71,7 @@ def main() -> None:
     )
     print(f"{scenario.name}: {scenario.description}")
     print(
-        f"{plan.information_bits} bits a block, {plan.peak_efficiency:g} bits a resource element with training counted in"
+        f"{plan.information_bits} bits per block, {plan.peak_efficiency:g} bits per resource element with training counted in"
     )
     with Progress() as bar:
         task = bar.add_task(f"{plan.blocks} blocks", total=None)

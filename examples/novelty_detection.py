@@ -50,7 +50,7 @@ def verdicts(detector: NoveltyDetector, batch: ChannelBatch, frames: int) -> lis
 
 
 def draw(path: Path, found: dict[str, list[Verdict]], level: float) -> None:
-    """The p-values of all streams, a line for each kind."""
+    """The p-values of all streams, one line per kind."""
     with new_figure(path, (7.6, 4.8)) as figure:
         axes = figure.subplots()
         for place, streams in enumerate(found.values()):

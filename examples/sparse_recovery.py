@@ -43,7 +43,7 @@ def main() -> None:
     batch = problem.sample(chosen.samples, seed=2024)
 
     table = Table(title=f"250 measurements of 500 unknowns, 10 % non-zero, {chosen.snr:g} dB, a new Φ for each sample")
-    for heading in ("solver", "NMSE (dB)", "median (dB)", "iterations", "ms a sample"):
+    for heading in ("solver", "NMSE (dB)", "median (dB)", "iterations", "ms per sample"):
         table.add_column(heading, justify="left" if heading == "solver" else "right")
     figure, axis = plt.subplots(figsize=(7, 4.2), layout="constrained")
     for (name, solver), style in zip(SOLVERS.items(), ["-", "--", "-.", ":", "-", "--", "-."], strict=True):

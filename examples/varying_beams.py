@@ -75,7 +75,7 @@ def network(name: str, beams: str, problem: chanest.ChannelProblem) -> LISTA | A
 
 
 def trained(name: str, beams: str, problem: chanest.ChannelProblem, seconds: float) -> UnfoldedModel:
-    """Calibrated and trained on the training split for `seconds`, at SNRs of the whole range of the scenario."""
+    """Started from data and trained on the training split for `seconds`, at SNRs of the whole range of the scenario."""
     model, draws = network(name, beams, problem), drawing(beams, problem)
     model.calibrate(draws.sample(64, seed=SEED, split="train", start=10**6))
     rate = 1e-3 if name == "LISTA" else 3e-3
@@ -87,7 +87,7 @@ def trained(name: str, beams: str, problem: chanest.ChannelProblem, seconds: flo
 
 
 def draw(scores: dict[str, list[float]], path: Path) -> None:
-    """One group of bars a case; shorter is worse."""
+    """One group of bars per case; shorter is worse."""
     figure = Figure(figsize=(7.6, 4.6), layout="constrained")
     axes = figure.subplots()
     for shift, (name, levels) in zip((-0.2, 0.2), scores.items(), strict=True):
