@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar, Protocol, Self, cast
+from typing import TYPE_CHECKING, ClassVar, Self, cast
 
 import torch
 from torch import Tensor
@@ -26,19 +26,12 @@ if TYPE_CHECKING:
 GROUP = 16
 """Samples of like SNR over which the training loss takes one NMSE."""
 
-_CALIBRATION_SAMPLES = 64
+_STARTING_SAMPLES = 64
 _VALIDATION_SAMPLES = (64, 512)
 _LEAST_ENERGY = 1e-30
 _OVERSAMPLING = 1.5
 _LEAST_ATOMS = 16
 _SURVEYED = 256
-
-
-class Calibrated(Protocol):
-    """A network that can start from the best of a grid."""
-
-    def calibrate(self, batch: Batch) -> None:
-        """See DLISTA."""
 
 
 class UnfoldedEstimator(ChannelEstimator):
@@ -61,7 +54,7 @@ class UnfoldedEstimator(ChannelEstimator):
         self.network = network
 
     def fit(self, problem: ChannelProblem, plan: Fit) -> dict[str, Json]:
-        """Calibrate on training draws in the middle of the SNR range, then train on all of it for the rest of the budget."""
+        """Start from training draws in the middle of the SNR range, then train on all of it for the rest of the budget."""
         started = time.perf_counter()
         plan.report(0.0, "training channels")
         draws = PooledDraws.within(problem, seed=plan.seed, seconds=plan.seconds)
@@ -99,12 +92,12 @@ class UnfoldedEstimator(ChannelEstimator):
     def start(self, problem: ChannelProblem, draws: PooledDraws, plan: Fit) -> str:
         """Give the network a good start before it is trained; returns a few words on which."""
         middle = sum(problem.scenario.snr_db) / 2
-        self.calibrate(draws.sample(_CALIBRATION_SAMPLES, seed=plan.seed, split="train", snr_db=middle))
+        self.start_from(draws.sample(_STARTING_SAMPLES, seed=plan.seed, split="train", snr_db=middle))
         return "calibrated"
 
-    def calibrate(self, batch: Batch) -> None:
+    def start_from(self, batch: Batch) -> None:
         """Let the network start from the best of a grid on training data."""
-        cast(Calibrated, self.network).calibrate(batch)
+        self.network.start_from(batch)
 
     def training_loss(self, batch: Batch, *, generator: torch.Generator) -> Tensor:
         """Mean of the groups' NMSE in dB, after the last layer."""
@@ -147,9 +140,9 @@ class BeamspaceEstimator(UnfoldedEstimator):
         super().__init__(signal_length, network)
         self.grid = grid.requires_grad_(False)
 
-    def calibrate(self, batch: Batch) -> None:
+    def start_from(self, batch: Batch) -> None:
         grid = self.grid.frozen()
-        super().calibrate(Batch(grid.adjoint(batch.signal), batch.y, batch.phi @ grid, batch.noise_var))
+        super().start_from(Batch(grid.adjoint(batch.signal), batch.y, batch.phi @ grid, batch.noise_var))
 
     def run(self, measured: Measurement) -> Estimate:
         grid = self.grid.frozen()

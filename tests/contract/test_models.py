@@ -60,10 +60,9 @@ def _case(
     make: Make,
     sample: Callable[[torch.dtype], Batch] = sparse_batch,
     *,
-    forms_product: bool = False,
     ignores_phi: str = "",
 ) -> EstimatorCase:
-    return EstimatorCase(name, lambda dtype, device: make(dtype).to(device), sample, forms_product, ignores_phi)
+    return EstimatorCase(name, lambda dtype, device: make(dtype).to(device), sample, ignores_phi)
 
 
 def _weights(dtype: torch.dtype) -> Tensor:
@@ -96,7 +95,6 @@ CASES: dict[str, list[EstimatorCase]] = {
             "alista per sample overcomplete",
             lambda dtype: ALISTA(None, layers=LAYERS, dictionary=_dictionary(dtype), dtype=dtype),
             _overcomplete,
-            forms_product=True,
         ),
     ],
     "nalista": [
@@ -105,7 +103,6 @@ CASES: dict[str, list[EstimatorCase]] = {
             "nalista per sample overcomplete",
             lambda dtype: NALISTA(None, layers=LAYERS, hidden=8, dictionary=_dictionary(dtype), dtype=dtype),
             _overcomplete,
-            forms_product=True,
         ),
     ],
     "hyperlista": [
@@ -114,7 +111,6 @@ CASES: dict[str, list[EstimatorCase]] = {
             "hyperlista per sample overcomplete",
             lambda dtype: HyperLISTA(None, layers=LAYERS, dictionary=_dictionary(dtype), dtype=dtype),
             _overcomplete,
-            forms_product=True,
         ),
     ],
     "ada-lista": [
@@ -137,13 +133,11 @@ CASES: dict[str, list[EstimatorCase]] = {
             "a-dlista whitened",
             lambda dtype: ADLISTA(_learned(dtype), layers=LAYERS, covariance=torch.eye(N, dtype=dtype)),
             _overcomplete,
-            forms_product=True,
         ),
         _case(
             "a-dlista paper",
             lambda dtype: ADLISTA(_learned(dtype), layers=LAYERS, augmentation="paper"),
             _overcomplete,
-            forms_product=True,
         ),
     ],
     "vlista": [
@@ -151,7 +145,6 @@ CASES: dict[str, list[EstimatorCase]] = {
             "vlista",
             lambda dtype: VLISTA(_learned(dtype), M, layers=LAYERS, prior_width=2),
             _overcomplete,
-            forms_product=True,
         ),
         _case(
             "vlista anchored",
