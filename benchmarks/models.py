@@ -58,13 +58,13 @@ def trained(
     model: UnfoldedModel,
     problem: SyntheticProblem,
     trainer: Trainer,
-    calibrate: Callable[[Batch], None] | None = None,
+    start_from: Callable[[Batch], None] | None = None,
     published: str = "",
 ) -> Row:
     """Start from training draws of its own, train for the trainer's time, then measure."""
     start = time.perf_counter()
-    if calibrate is not None:
-        calibrate(problem.sample(256, seed=TRAINING_SEED, split="train", start=10**8))
+    if start_from is not None:
+        start_from(problem.sample(256, seed=TRAINING_SEED, split="train", start=10**8))
     result = trainer.fit(model, problem, seed=TRAINING_SEED)
     for message in result.messages:
         console.print(f"  {name}: {message}", highlight=False)
@@ -100,10 +100,10 @@ def fixed(minutes: float) -> None:
     rows.append(measure("HyperLISTA", hyper, problem, (time.perf_counter() - start) / 60))
     alista = ALISTA(weights, layers=LAYERS_FIXED)
     tuned = Trainer(seconds=seconds / 2, batch_size=128, learning_rate=5e-3, schedule="cosine", clip_norm=1.0)
-    rows.append(trained("ALISTA", alista, problem, tuned, alista.calibrate, "-33.6"))
+    rows.append(trained("ALISTA", alista, problem, tuned, alista.start_from, "-33.6"))
     nalista = NALISTA(weights, layers=LAYERS_FIXED)
     tuned = Trainer(seconds=seconds, batch_size=128, learning_rate=2e-3, schedule="cosine", clip_norm=1.0)
-    rows.append(trained("NALISTA", nalista, problem, tuned, nalista.calibrate, "-39.4"))
+    rows.append(trained("NALISTA", nalista, problem, tuned, nalista.start_from, "-39.4"))
     show("250x1000, 40 dB, one Φ, 16 layers", rows)
 
 
@@ -134,11 +134,11 @@ def varying(minutes: float, only: str | None) -> None:
 
         runs: dict[str, Callable[[], Row]] = {
             "amp": partial(measure, f"AMP, {LAYERS_VARYING} iterations", AMP(iterations=LAYERS_VARYING), problem, 0.0),
-            "lista": partial(trained, "LISTA", lista, problem, trainer(1e-3), lista.calibrate),
-            "dlista": partial(trained, "DLISTA", dlista, problem, trainer(1e-4), dlista.calibrate),
-            "a-dlista": partial(trained, "A-DLISTA (paper)", paper, problem, trainer(1e-4), paper.calibrate),
+            "lista": partial(trained, "LISTA", lista, problem, trainer(1e-3), lista.start_from),
+            "dlista": partial(trained, "DLISTA", dlista, problem, trainer(1e-4), dlista.start_from),
+            "a-dlista": partial(trained, "A-DLISTA (paper)", paper, problem, trainer(1e-4), paper.start_from),
             "a-dlista-adaptive": partial(
-                trained, "A-DLISTA (adaptive)", adaptive, problem, trainer(1e-4), adaptive.calibrate
+                trained, "A-DLISTA (adaptive)", adaptive, problem, trainer(1e-4), adaptive.start_from
             ),
         }
         rows = [run() for name, run in runs.items() if only in (None, name)]

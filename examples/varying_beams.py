@@ -77,7 +77,7 @@ def network(name: str, beams: str, problem: chanest.ChannelProblem) -> LISTA | A
 def trained(name: str, beams: str, problem: chanest.ChannelProblem, seconds: float) -> UnfoldedModel:
     """Started from data and trained on the training split for `seconds`, at SNRs of the whole range of the scenario."""
     model, draws = network(name, beams, problem), drawing(beams, problem)
-    model.calibrate(draws.sample(64, seed=SEED, split="train", start=10**6))
+    model.start_from(draws.sample(64, seed=SEED, split="train", start=10**6))
     rate = 1e-3 if name == "LISTA" else 3e-3
     trainer = Trainer(
         seconds=seconds, batch_size=64, learning_rate=rate, schedule="cosine", clip_norm=1.0, validate_every=50

@@ -32,9 +32,12 @@ class Estimate:
 class Estimator(ABC):
     """ŝ from y = Φs + n. The truth is never an argument."""
 
+    forms_product: bool = False
+    """Whether the method needs the matrix of Φ (or ΦΨ) by definition, be it of all its instances or of this one."""
+
     @abstractmethod
     def estimate(self, y: Tensor, phi: LinearMap | Tensor, noise_var: Tensor | float) -> Estimate:
-        """y: [batch, m]; phi: LinearMap, [m, n] or [batch, m, n]; noise_var: E|n|² an entry, a float or [batch]."""
+        """y: [batch, m]; phi: LinearMap, [m, n] or [batch, m, n]; noise_var: E|n|² per entry, a float or [batch]."""
 
 
 @dataclass(frozen=True)

@@ -61,10 +61,9 @@ def _case(
     make: Make,
     sample: Callable[[torch.dtype], Batch] = sparse_batch,
     *,
-    forms_product: bool = False,
     ignores_phi: str = "",
 ) -> EstimatorCase:
-    return EstimatorCase(name, lambda dtype, device: make(dtype).to(device), sample, forms_product, ignores_phi)
+    return EstimatorCase(name, lambda dtype, device: make(dtype).to(device), sample, ignores_phi)
 
 
 def _weights(dtype: torch.dtype) -> Tensor:
@@ -97,7 +96,6 @@ CASES: dict[str, list[EstimatorCase]] = {
             "alista per sample overcomplete",
             lambda dtype: ALISTA(None, layers=LAYERS, dictionary=_dictionary(dtype), dtype=dtype),
             _overcomplete,
-            forms_product=True,
         ),
     ],
     "nalista": [
@@ -106,7 +104,6 @@ CASES: dict[str, list[EstimatorCase]] = {
             "nalista per sample overcomplete",
             lambda dtype: NALISTA(None, layers=LAYERS, hidden=8, dictionary=_dictionary(dtype), dtype=dtype),
             _overcomplete,
-            forms_product=True,
         ),
     ],
     "hyperlista": [
@@ -115,7 +112,6 @@ CASES: dict[str, list[EstimatorCase]] = {
             "hyperlista per sample overcomplete",
             lambda dtype: HyperLISTA(None, layers=LAYERS, dictionary=_dictionary(dtype), dtype=dtype),
             _overcomplete,
-            forms_product=True,
         ),
     ],
     "ada-lista": [
@@ -138,13 +134,11 @@ CASES: dict[str, list[EstimatorCase]] = {
             "a-dlista whitened",
             lambda dtype: ADLISTA(_learned(dtype), layers=LAYERS, covariance=torch.eye(N, dtype=dtype)),
             _overcomplete,
-            forms_product=True,
         ),
         _case(
             "a-dlista paper",
             lambda dtype: ADLISTA(_learned(dtype), layers=LAYERS, augmentation="paper"),
             _overcomplete,
-            forms_product=True,
         ),
     ],
     "vlista": [
@@ -152,7 +146,6 @@ CASES: dict[str, list[EstimatorCase]] = {
             "vlista",
             lambda dtype: VLISTA(_learned(dtype), M, layers=LAYERS, prior_width=2),
             _overcomplete,
-            forms_product=True,
         ),
         _case(
             "vlista anchored",

@@ -20,7 +20,7 @@ def _overcomplete(dtype: torch.dtype, device: str | torch.device = "cpu") -> Lin
 
 
 def _canonical_case(name: str, solver: type[Solver]) -> EstimatorCase:
-    return EstimatorCase(name, lambda dtype, device: solver(), forms_product=solver.forms_product)
+    return EstimatorCase(name, lambda dtype, device: solver())
 
 
 def _overcomplete_case(name: str, solver: type[Solver]) -> EstimatorCase:
@@ -28,7 +28,6 @@ def _overcomplete_case(name: str, solver: type[Solver]) -> EstimatorCase:
         f"{name} overcomplete",
         lambda dtype, device: solver(dictionary=_overcomplete(dtype, device)),
         lambda dtype: sparse_batch(dtype, dictionary=_overcomplete(dtype)),
-        forms_product=solver.forms_product,
     )
 
 

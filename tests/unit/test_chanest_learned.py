@@ -118,7 +118,7 @@ def test_other_front_ends(changes: dict[str, object]) -> None:
     problem = _problem(**changes)
     estimator = VLISTAEstimator(problem.signal_length, KroneckerVLISTA(starting_dictionary(problem), layers=2))
     batch = PooledDraws.within(problem, seed=0, seconds=1.0).sample(32, seed=0, split="train", snr_db=20.0)
-    estimator.calibrate(batch)
+    estimator.start_from(batch)
     assert nmse_db(estimator.estimate(batch.y, batch.phi, batch.noise_var).signal, batch.signal) < -1.0
     estimator.training_loss(batch, generator=torch.Generator().manual_seed(0)).backward()
     assert all(p.grad is not None and bool(torch.isfinite(p.grad).all()) for p in estimator.parameters())

@@ -36,7 +36,7 @@ def test_training_helps_and_the_beamformer_is_never_expanded(
     kind: type[DLISTA | ADLISTA], problem: chanest.ChannelProblem, dictionary: LearnedKronecker
 ) -> None:
     model = kind(dictionary, layers=3)
-    model.calibrate(problem.sample(64, seed=1, split="train", snr_db=10.0))
+    model.start_from(problem.sample(64, seed=1, split="train", snr_db=10.0))
     test = problem.sample(128, seed=1, snr_db=10.0)
     before = _nmse(model, test)
     trainer = Trainer(

@@ -147,7 +147,7 @@ def test_calibration_starts_an_adaptive_stack_at_a_useful_error() -> None:
     model = ADLISTA(LearnedDictionary(torch.eye(100)), layers=10)
     test = problem.sample(200, seed=9)
     before = nmse_db(_signal(model, test), test.signal)
-    model.calibrate(problem.sample(200, seed=9, split="train"))
+    model.start_from(problem.sample(200, seed=9, split="train"))
     after = nmse_db(_signal(model, test), test.signal)
     assert after < min(before, -18.0)
 
@@ -155,7 +155,7 @@ def test_calibration_starts_an_adaptive_stack_at_a_useful_error() -> None:
 def test_calibration_starts_the_papers_network_no_worse_than_ista() -> None:
     problem = SyntheticProblem(length=100, rows=50, sparsity=0.05, snr_db=40.0)
     model = ADLISTA(LearnedDictionary(torch.eye(100)), layers=10, augmentation="paper")
-    model.calibrate(problem.sample(200, seed=9, split="train"))
+    model.start_from(problem.sample(200, seed=9, split="train"))
     test = problem.sample(200, seed=9)
     ista = ISTA(iterations=10, penalty=0.1).estimate(test.y, test.phi, test.noise_var).signal
     assert nmse_db(_signal(model, test), test.signal) < nmse_db(ista, test.signal) + 0.3
@@ -167,7 +167,7 @@ def test_the_elbo_is_the_sum_of_its_terms() -> None:
     model = VLISTA(_dictionary(), 24, layers=1, prior_width=2, noise=0.3)
     bound = model.elbo(batch, torch.Generator().manual_seed(1))
     noise = torch.randn(6, 40, 48, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    signals, _, posteriors, _ = model._run(batch.y, batch.phi, batch.noise_var, [noise])
+    signals, _, posteriors, _ = model.run(batch.y, batch.phi, batch.noise_var, [noise])
     normal = torch.distributions.Normal(signals[0], 0.3)
     assert torch.allclose(bound.log_likelihood, normal.log_prob(batch.signal).sum(1))
     posterior = torch.distributions.Normal(posteriors[0].centre, posteriors[0].deviation)  # type: ignore[attr-defined]
@@ -248,7 +248,7 @@ def test_samples_are_those_of_whole_runs_however_the_batch_is_cut(
         shape = (1, *model.decoder.shape)
         noise = [torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(model.layers)]
         with torch.no_grad():
-            whole = model._run(batch.y, batch.phi, batch.noise_var, noise)[0][-1]
+            whole = model.run(batch.y, batch.phi, batch.noise_var, noise)[0][-1]
         assert torch.allclose(got[draw], whole, atol=1e-12)
 
 

@@ -98,16 +98,16 @@ def test_ada_lista_follows_its_equation_for_any_weights_and_dictionary(dtype: to
     a = batch.phi.materialize() @ psi
     for k in range(6):
         residual = second.mH @ batch.y[k] - first.mH @ first @ a[k] @ code[k]
-        got = model._gradient(batch.y, batch.phi @ LearnedDictionary(psi).frozen(), code)[k]
+        got = model.recursion(batch.y, batch.phi).gradient(0, code)[k]
         torch.testing.assert_close(got.detach(), a[k].mH @ residual)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=["real", "complex"])
-def test_lista_calibrated_for_one_phi_is_ista_of_that_phi(dtype: torch.dtype) -> None:
+def test_lista_started_for_one_phi_is_ista_of_that_phi(dtype: torch.dtype) -> None:
     batch = sparse_batch(dtype)
     batch = batch.select(torch.zeros(6, dtype=torch.int64))
     model = LISTA(40, 40, layers=5, measurements=24, dtype=dtype)
-    model.calibrate(batch)
+    model.start_from(batch)
     a = batch.phi.materialize()[0]
     code = torch.zeros(6, 40, dtype=dtype)
     step = _step_of(model, a)
@@ -122,7 +122,7 @@ def _step_of(model: LISTA, a: Tensor) -> float:
     return float((encoder.detach() / a.mH).real.mean())
 
 
-def test_calibration_makes_every_model_start_better_than_it_was_built() -> None:
+def test_every_model_starts_better_from_data_than_it_was_built() -> None:
     train, test, phi = _fixed()
     built: list[LISTA | LISTACP | ALISTA | AdaLISTA] = [
         LISTA(120, 120, layers=3, dtype=torch.float64),
@@ -133,7 +133,7 @@ def test_calibration_makes_every_model_start_better_than_it_was_built() -> None:
     ]
     for model in built:
         before = _median_db(model, test)
-        model.calibrate(train)
+        model.start_from(train)
         assert _median_db(model, test) < before - 0.3, type(model).__name__
 
 
@@ -193,7 +193,7 @@ def test_a_file_of_any_registered_model_loads_without_registration(name: str) ->
 def test_nalista_s_standardisation_survives_a_file(tmp_path: Path) -> None:
     train, test, phi = _fixed()
     model = NALISTA(analytic_weights(phi), layers=4, hidden=8, dtype=torch.float64)
-    model.calibrate(train)
+    model.start_from(train)
     assert not torch.equal(model.input_mean, torch.zeros(2))
     checkpoint.save(model, tmp_path / "model.safetensors")
     loaded = checkpoint.load(tmp_path / "model.safetensors", expected=NALISTA)

@@ -130,7 +130,7 @@ def _loaded(weights: Path) -> Estimator:
     return model
 
 
-def _calibration(problem: ImageProblem, seed: int) -> Batch:
+def _starting_batch(problem: ImageProblem, seed: int) -> Batch:
     return problem.sample(256, seed=seed, split="train", start=FROM)
 
 
@@ -147,7 +147,7 @@ def _lista(problem: ImageProblem, seed: int) -> UnfoldedModel:
     else:
         model = LISTA(n, n, layers=LAYERS, measurements=problem.measurements)
         store_matrix(model.decoder, _start(problem, seed))
-    model.calibrate(_calibration(problem, seed))
+    model.start_from(_starting_batch(problem, seed))
     return model
 
 
@@ -165,14 +165,14 @@ def _denoising_start(problem: ImageProblem, seed: int) -> Tensor:
 
 def _dlista(problem: ImageProblem, seed: int) -> UnfoldedModel:
     model = DLISTA(LearnedDictionary(_start(problem, seed)), layers=LAYERS)
-    model.calibrate(_calibration(problem, seed))
+    model.start_from(_starting_batch(problem, seed))
     return model
 
 
 def _adlista(problem: ImageProblem, seed: int, kind: Kind) -> ADLISTA:
     generator = torch.Generator().manual_seed(seed)
     model = ADLISTA(LearnedDictionary(_start(problem, seed)), layers=LAYERS, augmentation=kind, generator=generator)
-    model.calibrate(_calibration(problem, seed))
+    model.start_from(_starting_batch(problem, seed))
     return model
 
 
@@ -187,7 +187,7 @@ def _whitened_adlista(problem: ImageProblem, seed: int) -> ADLISTA:
         covariance=psi @ psi.mT,
         generator=torch.Generator().manual_seed(seed),
     )
-    model.calibrate(_calibration(problem, seed))
+    model.start_from(_starting_batch(problem, seed))
     return model
 
 
@@ -231,7 +231,7 @@ def _fixed_system(problem: ImageProblem, seed: int) -> tuple[Tensor, Tensor]:
 def _alista(problem: ImageProblem, seed: int) -> UnfoldedModel:
     dictionary, weights = _fixed_system(problem, seed)
     model = ALISTA(weights, layers=ANALYTIC_LAYERS, dictionary=dictionary)
-    model.calibrate(_calibration(problem, seed))
+    model.start_from(_starting_batch(problem, seed))
     return model
 
 
@@ -240,8 +240,8 @@ def _nalista(problem: ImageProblem, seed: int) -> UnfoldedModel:
     dictionary, weights = _fixed_system(problem, seed)
     generator = torch.Generator().manual_seed(seed)
     model = NALISTA(weights, layers=ANALYTIC_LAYERS, dictionary=dictionary, generator=generator)
-    batch = _calibration(problem, seed)
-    model.calibrate(batch)
+    batch = _starting_batch(problem, seed)
+    model.start_from(batch)
 
     @torch.no_grad()
     def error(start: tuple[float, float]) -> float:

@@ -18,7 +18,7 @@ from vlista_core.training import Trainer
 from vlista_core.training.result import TrainingResult
 
 Build = Callable[[ImageProblem, int], UnfoldedModel]
-"""(problem, seed) -> a network that is calibrated and untrained."""
+"""(problem, seed) -> a network with its start from data, untrained."""
 Learner = Callable[[UnfoldedModel, ImageProblem], nn.Module]
 
 

@@ -27,12 +27,12 @@ LAYERS = 3
 AVERAGED = 64
 """Matrices Φ over which ALISTA and NALISTA average their weights where Φ varies, as the paper does."""
 _CALIBRATION = 10**8
-"""Index of the training draws that a start is calibrated on; training never comes that far."""
+"""Index of the training draws that a network starts from; training never comes that far."""
 _PENALTIES: tuple[Value, ...] = (0.003, 0.01, 0.03, 0.1, 0.2)
 _ITERATIONS: tuple[Value, ...] = (3, 30, 300)
 
 Build = Callable[[SyntheticProblem, int], UnfoldedModel]
-"""(problem, seed) -> a network that is calibrated and untrained."""
+"""(problem, seed) -> a network with its start from data, untrained."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def _searched(solver: type[Solver], problem: SyntheticProblem, seed: int) -> tup
     return found.solver, {"chosen": {key: float(str(value)) for key, value in found.scores[0][0].items()}}
 
 
-def _calibration(problem: SyntheticProblem, seed: int) -> Batch:
+def _starting_batch(problem: SyntheticProblem, seed: int) -> Batch:
     return problem.sample(256, seed=seed, split="train", start=_CALIBRATION)
 
 
@@ -93,20 +93,20 @@ def _lista(problem: SyntheticProblem, seed: int) -> UnfoldedModel:
     measurements = None if problem.fixed_phi_seed is None else problem.measurements
     n = problem.length
     model = LISTA(n, n, layers=LAYERS, measurements=measurements, loss="relative")
-    model.calibrate(_calibration(problem, seed))
+    model.start_from(_starting_batch(problem, seed))
     return model
 
 
 def _dlista(problem: SyntheticProblem, seed: int) -> UnfoldedModel:
     model = DLISTA(_identity(problem), layers=LAYERS, loss="relative")
-    model.calibrate(_calibration(problem, seed))
+    model.start_from(_starting_batch(problem, seed))
     return model
 
 
 def _paper(problem: SyntheticProblem, seed: int) -> ADLISTA:
     generator = torch.Generator().manual_seed(seed)
     model = ADLISTA(_identity(problem), layers=LAYERS, augmentation="paper", loss="relative", generator=generator)
-    model.calibrate(_calibration(problem, seed))
+    model.start_from(_starting_batch(problem, seed))
     return model
 
 
@@ -119,7 +119,7 @@ def _adaptive(problem: SyntheticProblem, seed: int) -> UnfoldedModel:
         loss="relative",
         generator=torch.Generator().manual_seed(seed),
     )
-    model.calibrate(_calibration(problem, seed))
+    model.start_from(_starting_batch(problem, seed))
     return model
 
 
@@ -134,13 +134,13 @@ def _weights(problem: SyntheticProblem, seed: int) -> torch.Tensor:
 
 def _alista(problem: SyntheticProblem, seed: int, weights: torch.Tensor | None) -> UnfoldedModel:
     model = ALISTA(weights, layers=LAYERS)
-    model.calibrate(_calibration(problem, seed))
+    model.start_from(_starting_batch(problem, seed))
     return model
 
 
 def _nalista(problem: SyntheticProblem, seed: int, weights: torch.Tensor | None) -> UnfoldedModel:
     model = NALISTA(weights, layers=LAYERS, generator=torch.Generator().manual_seed(seed))
-    model.calibrate(_calibration(problem, seed))
+    model.start_from(_starting_batch(problem, seed))
     return model
 
 

@@ -24,7 +24,7 @@ from vlista_core.models.augmentation import (
 )
 from vlista_core.models.base import Loss
 from vlista_core.models.dictionary_network import DictionaryNetwork
-from vlista_core.models.dlista import suggest_step
+from vlista_core.models.dlista import STEP_SCALES, suggest_step
 from vlista_core.models.layer import Layer
 from vlista_core.models.whitening import whiten
 from vlista_core.problems import Batch
@@ -32,12 +32,13 @@ from vlista_core.prox import soft_threshold
 
 AUGMENTATION_RATE = 2e-3
 
-_STEP_SCALES = (0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0)
 _THRESHOLD_SCALES = (0.05, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.5, 1.9, 2.4)
 
 
 class ADLISTA(DictionaryNetwork):
-    """A dictionary a layer; step and threshold from `augmentation`: "paper" (forms ΦΨ_t) or "adaptive" (does not)."""
+    """One dictionary per layer; step and threshold from `augmentation`: "paper" (forms ΦΨ_t) or "adaptive" (does not)."""
+
+    covariance: Tensor | None
 
     def __init__(
         self,
@@ -59,9 +60,8 @@ class ADLISTA(DictionaryNetwork):
         For "paper" they are γ and θ themselves (default 0.2 and 0.01; see `suggest_step`); for "adaptive" they multiply the
         natural ones (default 1 and 1). The generator draws the augmentation's weights (None: seed 0).
         """
-        super().__init__(dictionary, layers)
-        self.loss, self.early_weight = loss, early_weight
-        self.covariance: Tensor | None
+        super().__init__(dictionary, layers, loss=loss, early_weight=early_weight)
+        self.forms_product = augmentation == "paper" or covariance is not None
         self.hold("covariance", covariance)
         self.augmentation = build_augmentation(augmentation, layers, dictionary.dtype, step, threshold, generator)
 
@@ -73,7 +73,7 @@ class ADLISTA(DictionaryNetwork):
         return [block.layer(self.dictionary(t)) for t in range(self.layers)]
 
     @torch.no_grad()
-    def calibrate(self, batch: Batch) -> None:
+    def start_from(self, batch: Batch) -> None:
         """Start from the best of a grid on training data: the adaptive scales of each layer in turn, or the one step and
         threshold with which the paper's network starts in all layers."""
         network = self.augmentation
@@ -83,9 +83,9 @@ class ADLISTA(DictionaryNetwork):
         if isinstance(network, PaperAugmentation):
             network.start(*self._best_constants(batch))
         elif isinstance(network, AdaptiveAugmentation):
-            results = {memory: self._calibrate_scales(batch, network, memory) for memory in (1e-3, 0.5, 1.0)}
+            results = {memory: self._start_scales(batch, network, memory) for memory in (1e-3, 0.5, 1.0)}
             best = min(results, key=lambda memory: results[memory])
-            self._calibrate_scales(batch, network, best)
+            self._start_scales(batch, network, best)
 
     def _best_constants(self, batch: Batch) -> tuple[float, float]:
         """The step and threshold, the same for all samples and layers, with the least error after the last layer."""
@@ -93,7 +93,7 @@ class ADLISTA(DictionaryNetwork):
         safe = suggest_step(batch.phi, psi)
         size = float(psi.adjoint(batch.phi.adjoint(batch.y)).abs().square().mean().sqrt())
         best = (math.inf, safe, safe * size)
-        for step in (scale * safe for scale in _STEP_SCALES):
+        for step in (scale * safe for scale in STEP_SCALES):
             for threshold in (level * step * size for level in _THRESHOLD_SCALES):
                 code = batch.y.new_zeros(len(batch), psi.shape[1])
                 for _ in range(self.layers):
@@ -111,7 +111,7 @@ class ADLISTA(DictionaryNetwork):
             {"name": "augmentation", "params": list(self.augmentation.parameters()), "lr": AUGMENTATION_RATE},
         ]
 
-    def _calibrate_scales(self, batch: Batch, network: AdaptiveAugmentation, memory: float) -> float:
+    def _start_scales(self, batch: Batch, network: AdaptiveAugmentation, memory: float) -> float:
         """Set `base` layer by layer for the given memory; returns the squared error of the last layer."""
         block = LikelihoodBlock(batch.y, batch.phi, batch.noise_var, network)
         network.base[:, 2] = math.log(memory)
@@ -122,7 +122,7 @@ class ADLISTA(DictionaryNetwork):
             natural = network.natural_step(state)[:, None]
             size = state.gradient.abs().square().mean(1, keepdim=True).sqrt()
             error = math.inf
-            for step in _STEP_SCALES:
+            for step in STEP_SCALES:
                 moved = state.code + step * natural * state.gradient
                 for level in _THRESHOLD_SCALES:
                     code = soft_threshold(moved, level * step * natural * size)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from vlista_core.configured import Configured
 from vlista_core.estimate import Estimate, Estimator, Measurement
 from vlista_core.linops import LinearMap
-from vlista_core.problems import Batch
+from vlista_core.problems import Batch, check_count
 from vlista_core.prox import squared_modulus
 
 Loss = Literal["mse", "relative", "log"]
@@ -21,11 +21,28 @@ Loss = Literal["mse", "relative", "log"]
 class UnfoldedModel(nn.Module, Estimator, Configured):
     """A network of a few ISTA-like layers: `forward` is the plain core, `estimate` checks its inputs and calls it."""
 
-    loss: Loss = "mse"
-    """"mse" is the paper's objective, the mean of |ŝ - s|². For recovery to many dB, "relative" is the mean of ‖ŝ - s‖/‖s‖,
-    which weighs failures and successes about alike, and "log" the mean of ln(‖ŝ - s‖²/‖s‖²), which gives up on failures."""
-    early_weight: float = 0.0
-    """Weight of each layer's loss relative to the next one's; 0 trains on the last layer alone."""
+    def __init__(
+        self,
+        layers: int,
+        dtype: torch.dtype,
+        *,
+        measurements: int | None = None,
+        length: int | None = None,
+        loss: Loss = "mse",
+        early_weight: float = 0.0,
+    ) -> None:
+        """layers: T; dtype: of the signals; measurements, length: the shape of the Φ that the model is made for, None is any.
+
+        loss: "mse" is the paper's objective, the mean of |ŝ - s|². For recovery to many dB, "relative" is the mean of
+        ‖ŝ - s‖/‖s‖, which weighs failures and successes about alike, and "log" the mean of ln(‖ŝ - s‖²/‖s‖²), which gives up
+        on failures. early_weight: of each layer's loss relative to the next one's; 0 trains on the last layer alone.
+        """
+        super().__init__()
+        for name, value in {"layers": layers, "measurements": measurements, "length": length}.items():
+            if value is not None:
+                check_count(name, value)
+        self.layers, self.dtype, self.measurements, self.length = layers, dtype, measurements, length
+        self.loss, self.early_weight = loss, early_weight
 
     @abstractmethod
     def forward(self, y: Tensor, phi: LinearMap, noise_var: Tensor) -> Estimate:
@@ -42,12 +59,14 @@ class UnfoldedModel(nn.Module, Estimator, Configured):
         out: Estimate = self(measured.y, measured.phi, measured.noise_var)
         return out
 
+    def start_from(self, batch: Batch) -> None:
+        """Start from the best of a grid on training data, so that no layer diverges; a model without one stays as built."""
+
     def training_loss(self, batch: Batch, *, generator: torch.Generator) -> Tensor:
         """Mean loss of the samples of a batch. The generator is for models that sample while they train."""
         out: Estimate = self(batch.y, batch.phi, batch.noise_var)
         layers = out.trajectory or (out.signal,)
-        total = sample_loss(layers[-1], batch.signal, self.loss)
-        weight = 1.0
+        total, weight = sample_loss(layers[-1], batch.signal, self.loss), 1.0
         for signal in reversed(layers[:-1]) if self.early_weight > 0 else ():
             weight *= self.early_weight
             total = total + weight * sample_loss(signal, batch.signal, self.loss)
@@ -57,14 +76,14 @@ class UnfoldedModel(nn.Module, Estimator, Configured):
         """Register a fixed tensor, row by row in memory as a file gives it back: products then agree to the last bit."""
         self.register_buffer(name, None if value is None else value.contiguous())
 
-    @property
-    @abstractmethod
-    def dtype(self) -> torch.dtype:
-        """The dtype of the signals that the model takes."""
-
     def _check_fit(self, measured: Measurement) -> None:
         if measured.y.dtype != self.dtype:
             raise ValueError(f"y must have the model's dtype {self.dtype}, got {measured.y.dtype}")
+        m, n = measured.phi.shape
+        if self.measurements not in (None, m):
+            raise ValueError(f"phi must have {self.measurements} rows, for which the model was made, got {m}")
+        if self.length not in (None, n):
+            raise ValueError(f"phi must have {self.length} columns, for which the model was made, got {n}")
 
 
 def sample_loss(estimate: Tensor, signal: Tensor, kind: Loss) -> Tensor:

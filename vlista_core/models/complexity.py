@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from functools import singledispatch
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from vlista_core.dictionaries import LearnedMap
 from vlista_core.linops import DenseMap
 from vlista_core.models.adalista import AdaLISTA
 from vlista_core.models.adlista import ADLISTA
@@ -22,6 +23,7 @@ from vlista_core.models.augmentation import AdaptiveAugmentation, PaperAugmentat
 from vlista_core.models.base import UnfoldedModel
 from vlista_core.models.dlista import DLISTA
 from vlista_core.models.doubling import Doubling
+from vlista_core.models.fixed_dictionary import FixedDictionaryNetwork
 from vlista_core.models.lista import LISTA
 from vlista_core.models.lista_cp import LISTACP
 from vlista_core.models.nalista import NALISTA
@@ -63,19 +65,15 @@ def _(model: LISTA, measurements: int, length: int) -> int:
 
 
 @macs.register
-def _(model: ALISTA, measurements: int, length: int) -> int:
-    return model.layers * _analytic_layer(model.dictionary, measurements, length)
-
-
-@macs.register
 def _(model: NALISTA, measurements: int, length: int) -> int:
     h = model.hidden
     network = 4 * h * (2 + h) + h * h + 2 * h
     return model.layers * (_analytic_layer(model.dictionary, measurements, length) + network)
 
 
-@macs.register
-def _(model: LISTACP, measurements: int, length: int) -> int:
+@macs.register(ALISTA)
+@macs.register(LISTACP)
+def _(model: FixedDictionaryNetwork, measurements: int, length: int) -> int:
     return model.layers * _analytic_layer(model.dictionary, measurements, length)
 
 
@@ -132,16 +130,14 @@ def latency(model: UnfoldedModel, measurements: int, length: int, batch: int, *,
     return 1e3 * min(times[1:])
 
 
-def _inputs(
-    model: UnfoldedModel, measurements: int, length: int, batch: int
-) -> tuple[torch.Tensor, DenseMap, torch.Tensor]:
+def _inputs(model: UnfoldedModel, measurements: int, length: int, batch: int) -> tuple[Tensor, DenseMap, Tensor]:
     generator = torch.Generator().manual_seed(0)
     phi = torch.randn(batch, measurements, length, generator=generator, dtype=model.dtype) / measurements**0.5
     y = torch.randn(batch, measurements, generator=generator, dtype=model.dtype)
     return y, DenseMap(phi), torch.zeros(batch, dtype=model.dtype.to_real())
 
 
-def _analytic_layer(dictionary: torch.Tensor | None, measurements: int, length: int) -> int:
+def _analytic_layer(dictionary: Tensor | LearnedMap | None, measurements: int, length: int) -> int:
     """Ax, Wᴴr and the signal: the weights are shared, A is Φ or ΦΨ."""
     if dictionary is None:
         return 2 * measurements * length

@@ -5,38 +5,27 @@ from __future__ import annotations
 import copy
 from abc import abstractmethod
 
-import torch
 from torch import Tensor, nn
 
 from vlista_core.dictionaries import LearnedMap
 from vlista_core.estimate import Estimate, Measurement
 from vlista_core.linops import LinearMap
-from vlista_core.models.base import UnfoldedModel
+from vlista_core.models.base import Loss, UnfoldedModel
 from vlista_core.models.layer import Layer
-from vlista_core.problems import check_count
 
 
 class DictionaryNetwork(UnfoldedModel):
     """Layers with dictionaries Ψ_1 … Ψ_T; the signal after layer t is Ψ_t x_t. A subclass says what a layer does."""
 
-    def __init__(self, dictionary: LearnedMap, layers: int) -> None:
+    def __init__(self, dictionary: LearnedMap, layers: int, *, loss: Loss, early_weight: float) -> None:
         """dictionary: where every Ψ_t starts."""
-        super().__init__()
-        check_count("layers", layers)
         if not isinstance(dictionary, LearnedMap):
             raise ValueError(
                 f"dictionary must be a LearnedMap such as LearnedDictionary, got {type(dictionary).__name__}"
             )
+        length, dtype = dictionary.shape[0], dictionary.dtype
+        super().__init__(layers, dtype, length=length, loss=loss, early_weight=early_weight)
         self.dictionaries = nn.ModuleList(copy.deepcopy(dictionary) for _ in range(layers))
-
-    @property
-    def layers(self) -> int:
-        """T."""
-        return len(self.dictionaries)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.dictionary(0).dtype
 
     def dictionary(self, t: int) -> LinearMap:
         """Ψ_{t+1} as a plain map."""
@@ -59,15 +48,3 @@ class DictionaryNetwork(UnfoldedModel):
     def infer(self, measured: Measurement) -> Estimate:
         out: Estimate = self(measured.y, measured.phi, measured.noise_var, every_layer=True)
         return out
-
-    def _check_fit(self, measured: Measurement) -> None:
-        super()._check_fit(measured)
-        check_length(self.dictionary(0), measured.phi)
-
-
-def check_length(dictionary: LinearMap, phi: LinearMap) -> None:
-    """ValueError where Φ acts on signals of another length than the atoms have."""
-    if phi.shape[1] != dictionary.shape[0]:
-        raise ValueError(
-            f"phi must have {dictionary.shape[0]} columns, the length of the model's atoms, got {phi.shape[1]}"
-        )

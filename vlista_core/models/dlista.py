@@ -6,21 +6,22 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from vlista_core.dictionaries import LearnedMap
 from vlista_core.linops import LinearMap
 from vlista_core.models.base import Loss, positive_parameter
-from vlista_core.models.calibration import greedy_layers, store_positive
 from vlista_core.models.dictionary_network import DictionaryNetwork
-from vlista_core.models.layer import Layer
+from vlista_core.models.layer import Layer, Recursion
 from vlista_core.models.noise_scale import NoiseScale, layer_scalars, threshold_unit
+from vlista_core.models.starting import greedy_layers, store_choices
 from vlista_core.problems import Batch
 from vlista_core.prox import soft_threshold
 
 SCALAR_RATE = 2e-3
 
-_STEP_SCALES = (0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0)
+STEP_SCALES = (0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0)
+"""Steps that `start_from` tries, in units of `suggest_step` or of the natural step of a sample."""
 
 
 class DLISTA(DictionaryNetwork):
@@ -37,19 +38,17 @@ class DLISTA(DictionaryNetwork):
         loss: Loss = "mse",
         early_weight: float = 0.0,
     ) -> None:
-        """dictionary: where every Ψ_t starts; step, threshold: where γ_t and θ_t start (`calibrate` finds better ones);
+        """dictionary: where every Ψ_t starts; step, threshold: where γ_t and θ_t start (`start_from` finds better ones);
         noise_aware: let them follow the noise level, which the paper's do not."""
-        super().__init__(dictionary, layers)
-        self.loss, self.early_weight = loss, early_weight
+        super().__init__(dictionary, layers, loss=loss, early_weight=early_weight)
         self.step = positive_parameter([step] * layers)
         self.threshold = positive_parameter([threshold] * layers)
         self.noise_scale = NoiseScale(layers) if noise_aware else None
 
     def unroll(self, y: Tensor, phi: LinearMap, noise_var: Tensor) -> list[Layer]:
-        step, threshold = (nn.functional.softplus(value) for value in (self.step, self.threshold))
         code = y.new_zeros(y.shape[0], self.dictionary(0).shape[1])
         layers = []
-        for t, (gamma, theta) in enumerate(layer_scalars(step, threshold, self.noise_scale, noise_var)):
+        for t, (gamma, theta) in enumerate(layer_scalars(self.step, self.threshold, self.noise_scale, noise_var)):
             psi = self.dictionary(t)
             residual = y - phi.apply(psi.apply(code)) if t else y
             moved = code + gamma[..., None] * psi.adjoint(phi.adjoint(residual))
@@ -65,26 +64,20 @@ class DLISTA(DictionaryNetwork):
             {"name": "scalars", "params": scalars, "lr": SCALAR_RATE},
         ]
 
-    def calibrate(self, batch: Batch) -> None:
+    def start_from(self, batch: Batch) -> None:
         """Start the step and threshold of each layer, in turn, from the best of a grid on training data."""
 
         def gradient(t: int, code: Tensor) -> Tensor:
             psi = self.dictionary(t)
             return psi.adjoint(batch.phi.adjoint(batch.y - batch.phi.apply(psi.apply(code))))
 
+        first = self.dictionary(0)
+        zero = batch.y.new_zeros(len(batch), first.shape[1])
+        recursion = Recursion(zero, gradient, lambda t, code, threshold: soft_threshold(code, threshold), first.apply)
+        safe = suggest_step(batch.phi, first)
+        steps = [scale * safe for scale in STEP_SCALES]
         unit = threshold_unit(self.noise_scale, batch.noise_var)
-        safe = suggest_step(batch.phi, self.dictionary(0))
-        chosen = greedy_layers(
-            self.layers,
-            batch.y.new_zeros(len(batch), self.dictionary(0).shape[1]),
-            batch.signal,
-            gradient=gradient,
-            shrink=lambda t, u, threshold: soft_threshold(u, threshold * unit),
-            synthesis=self.dictionary(0).apply,
-            steps=[scale * safe for scale in _STEP_SCALES],
-        )
-        store_positive(self.step, [layer.step for layer in chosen])
-        store_positive(self.threshold, [layer.threshold for layer in chosen])
+        store_choices(greedy_layers(recursion, self.layers, batch.signal, steps, unit), self.step, self.threshold)
 
 
 @torch.no_grad()

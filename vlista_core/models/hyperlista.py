@@ -16,13 +16,12 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from vlista_core.estimate import Estimate, Measurement
+from vlista_core.estimate import Estimate
 from vlista_core.linops import DenseMap, LinearMap
-from vlista_core.models.alista import check_weights, dictionary_map
 from vlista_core.models.analytic import whitened_columns
-from vlista_core.models.base import Loss, UnfoldedModel, sample_loss
-from vlista_core.models.lista_cp import fixed_product
-from vlista_core.problems import Batch, check_count
+from vlista_core.models.base import Loss, sample_loss
+from vlista_core.models.fixed_dictionary import FixedDictionaryNetwork, fixed_product
+from vlista_core.problems import Batch
 from vlista_core.prox import soft_threshold_with_selection
 
 _COARSE = ((1.0, 2.0, 4.0, 8.0), (0.0, 0.25, 0.5, 1.0), (0.02, 0.05, 0.1, 0.2))
@@ -31,11 +30,15 @@ _REFINEMENTS = (2.0**0.5, 2.0**0.25, 2.0**0.125)
 Constants = tuple[float, float, float]
 
 
-class HyperLISTA(UnfoldedModel):
+class HyperLISTA(FixedDictionaryNetwork):
     """Three constants in all, found by grid search (`tune`); it has no parameters to descend on.
 
     `matrix` [m, n] is the Φ that the model is made for; None factorises the Φ of each sample.
     """
+
+    constants: Tensor
+    whitened: Tensor | None
+    gain: Tensor | None
 
     def __init__(
         self,
@@ -50,30 +53,19 @@ class HyperLISTA(UnfoldedModel):
         loss: Loss = "relative",
     ) -> None:
         """c1, c2, c3: threshold, momentum and selection; dictionary: [n, b]; loss: what `tune` makes small."""
-        super().__init__()
-        check_count("layers", layers)
+        whitened, gain = (None, None) if matrix is None else whitened_columns(fixed_product(matrix, dictionary, dtype))
+        shape = None if whitened is None else (whitened.shape[0], whitened.shape[1])
+        super().__init__(layers, dictionary, dtype, made_for=shape, loss=loss)
+        self.forms_product = matrix is None
         for name, value in {"c1": c1, "c2": c2, "c3": c3}.items():
             if not 0.0 <= value < float("inf"):
                 raise ValueError(f"{name} must be finite and non-negative, got {value}")
-        self.layers, self.loss = layers, loss
-        self._dtype = dtype
-        self.constants: Tensor
-        self.dictionary: Tensor | None
-        self.whitened: Tensor | None
-        self.gain: Tensor | None
         self.register_buffer("constants", torch.tensor([c1, c2, c3], dtype=torch.float64))
-        self.hold("dictionary", dictionary)
-        whitened, gain = (None, None) if matrix is None else whitened_columns(fixed_product(matrix, dictionary, dtype))
         self.hold("whitened", whitened)
         self.hold("gain", gain)
 
-    @property
-    def dtype(self) -> torch.dtype:
-        return self._dtype
-
     def forward(self, y: Tensor, phi: LinearMap, noise_var: Tensor) -> Estimate:
-        psi = dictionary_map(self.dictionary, phi)
-        a = phi @ psi
+        psi, a = self.system(phi)
         codes = self._iterate(y, a, *self._factors(a), self.constants)
         trajectory = tuple(psi.apply(code) for code in codes)
         return Estimate(trajectory[-1], codes[-1], trajectory=trajectory)
@@ -81,8 +73,7 @@ class HyperLISTA(UnfoldedModel):
     @torch.no_grad()
     def tune(self, batch: Batch) -> float:
         """Set the constants by a grid search on training data, coarse and then finer around the best; returns the loss."""
-        psi = dictionary_map(self.dictionary, batch.phi)
-        a = batch.phi @ psi
+        psi, a = self.system(batch.phi)
         factors = self._factors(a)
 
         def loss(constants: Constants) -> float:
@@ -125,7 +116,3 @@ class HyperLISTA(UnfoldedModel):
             whitened, gain = whitened_columns(matrix if a.batch is not None else matrix[0])
         gain = torch.where(gain > 0, gain, torch.full_like(gain, float("inf")))
         return DenseMap(whitened), gain[..., 0, :]
-
-    def _check_fit(self, measured: Measurement) -> None:
-        super()._check_fit(measured)
-        check_weights(self.whitened, self.dictionary, measured.phi)

@@ -12,18 +12,19 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from vlista_core.estimate import Estimate, Measurement
+from vlista_core.estimate import Estimate
 from vlista_core.linops import LinearMap
 from vlista_core.models.base import Loss, UnfoldedModel, positive_parameter
-from vlista_core.models.calibration import LayerChoice, greedy_layers, store_positive
+from vlista_core.models.layer import Recursion
 from vlista_core.models.noise_scale import NoiseScale, layer_scalars, threshold_unit
 from vlista_core.models.pairs import matrix_parameter, matrix_value, store_matrix
+from vlista_core.models.starting import LayerChoice, greedy_layers, store_positive
 from vlista_core.problems import Batch, check_count
 from vlista_core.prox import soft_threshold
 
 
 class LISTA(UnfoldedModel):
-    """Free matrices a layer. `measurements` None is the form for a Φ that varies; an integer m is the classical one.
+    """Free matrices for each layer. `measurements` None is the form for a Φ that varies; an integer m is the classical one.
 
     It starts as ISTA of step γ for a Gaussian Φ, for which E[ΦᴴΦ] = I, with an orthonormal Ψ: W = γΨᴴ, V_t = I - γΨᴴΨ. Ψ is
     canonical where b = n, and has random orthonormal rows or columns elsewhere.
@@ -46,14 +47,9 @@ class LISTA(UnfoldedModel):
     ) -> None:
         """length: n; atoms: b; step, threshold: to start from; noise_aware: let the thresholds, and how much By counts in a
         layer, follow the noise level; the generator draws Ψ and B (None: seed 0)."""
-        super().__init__()
-        for name, value in {"length": length, "atoms": atoms, "layers": layers}.items():
-            check_count(name, value)
-        if measurements is not None:
-            check_count("measurements", measurements)
-        self.length, self.atoms, self.layers, self.measurements = length, atoms, layers, measurements
-        self.loss, self.early_weight = loss, early_weight
-        self._dtype = dtype
+        super().__init__(layers, dtype, measurements=measurements, length=length, loss=loss, early_weight=early_weight)
+        check_count("atoms", atoms)
+        self.atoms = atoms
         generator = generator or torch.Generator().manual_seed(0)
         psi = _orthonormal(length, atoms, dtype, generator)
         self.threshold = positive_parameter([threshold] * layers)
@@ -67,24 +63,18 @@ class LISTA(UnfoldedModel):
             self.encoder = matrix_parameter(step * (phi @ psi).mH)
             self.decoder = matrix_parameter(psi)
 
-    @property
-    def dtype(self) -> torch.dtype:
-        return self._dtype
-
     def forward(self, y: Tensor, phi: LinearMap, noise_var: Tensor) -> Estimate:
         mixing = matrix_value(self.mixing, self.dtype)
-        threshold = nn.functional.softplus(self.threshold)
         drive = self._drive(y, phi)
         code, trajectory = torch.zeros_like(drive), []
-        scalars = layer_scalars(torch.ones_like(threshold), threshold, self.noise_scale, noise_var)
-        for t, (gain, theta) in enumerate(scalars):
+        for t, (gain, theta) in enumerate(layer_scalars(None, self.threshold, self.noise_scale, noise_var)):
             kept = code @ mixing[t - 1].mT if t else code
             code = soft_threshold(kept + gain[..., None] * drive, theta[..., None])
             trajectory.append(self._synthesis(code))
         return Estimate(trajectory[-1], code, trajectory=tuple(trajectory))
 
     @torch.no_grad()
-    def calibrate(self, batch: Batch) -> None:
+    def start_from(self, batch: Batch) -> None:
         """Start as the ISTA, of one step for all layers and a threshold for each, that fits training data best.
 
         Where Φ is fixed it is the batch's Φ (that of its first sample) for which B = γ(ΦD)ᴴ and V = I - γ(ΦD)ᴴΦD are set.
@@ -117,15 +107,13 @@ class LISTA(UnfoldedModel):
     def _thresholds(self, batch: Batch) -> Sequence[LayerChoice]:
         drive, mixing = self._drive(batch.y, batch.phi), matrix_value(self.mixing, self.dtype)
         unit = threshold_unit(self.noise_scale, batch.noise_var)
-        return greedy_layers(
-            self.layers,
+        recursion = Recursion(
             torch.zeros_like(drive),
-            batch.signal,
-            gradient=lambda t, code: drive if t == 0 else code @ mixing[t - 1].mT + drive - code,
-            shrink=lambda t, u, threshold: soft_threshold(u, threshold * unit),
-            synthesis=self._synthesis,
-            steps=(1.0,),
+            lambda t, code: drive if t == 0 else code @ mixing[t - 1].mT + drive - code,
+            lambda t, code, threshold: soft_threshold(code, threshold),
+            self._synthesis,
         )
+        return greedy_layers(recursion, self.layers, batch.signal, (1.0,), unit)
 
     def _drive(self, y: Tensor, phi: LinearMap) -> Tensor:
         """W Φᴴy, or By where Φ is fixed: [batch, b]."""
@@ -137,14 +125,6 @@ class LISTA(UnfoldedModel):
         if self.measurements is None:
             return self.scale * (code @ matrix_value(self.encoder, self.dtype).conj())
         return code @ matrix_value(self.decoder, self.dtype).mT
-
-    def _check_fit(self, measured: Measurement) -> None:
-        super()._check_fit(measured)
-        m, n = measured.phi.shape
-        if n != self.length:
-            raise ValueError(f"phi must have {self.length} columns, the length of the model's signals, got {n}")
-        if self.measurements not in (None, m):
-            raise ValueError(f"phi must have {self.measurements} rows, for which the model was made, got {m}")
 
 
 def _orthonormal(length: int, atoms: int, dtype: torch.dtype, generator: torch.Generator) -> Tensor:

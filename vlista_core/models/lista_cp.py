@@ -6,22 +6,22 @@ The coupled weights are the ones that a convergent LISTA must have. η^p leaves 
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from vlista_core.estimate import Estimate, Measurement
+from vlista_core.estimate import Estimate
 from vlista_core.linops import DenseMap, LinearMap
-from vlista_core.models.alista import check_weights, dictionary_map
 from vlista_core.models.analytic import analytic_weights
-from vlista_core.models.base import Loss, UnfoldedModel, positive_parameter
-from vlista_core.models.calibration import steady_layers, store_positive
+from vlista_core.models.base import Loss, positive_parameter
+from vlista_core.models.fixed_dictionary import FixedDictionaryNetwork, fixed_product
+from vlista_core.models.layer import Recursion
+from vlista_core.models.noise_scale import layer_scalars, threshold_unit
 from vlista_core.models.pairs import matrix_parameter, matrix_value, store_matrix
-from vlista_core.models.selection import selected_share
-from vlista_core.problems import Batch, check_count
-from vlista_core.prox import soft_threshold_with_selection
+from vlista_core.models.starting import STEADY_STEPS, steady_layers, store_positive
+from vlista_core.problems import Batch
 
 
-class LISTACP(UnfoldedModel):
-    """A weight matrix a layer for one fixed Φ, each starting from ALISTA's analytic one. The dictionary is fixed."""
+class LISTACP(FixedDictionaryNetwork):
+    """One weight matrix per layer for one fixed Φ, each starting from ALISTA's analytic one. The dictionary is fixed."""
 
     def __init__(
         self,
@@ -36,70 +36,33 @@ class LISTACP(UnfoldedModel):
         early_weight: float = 0.0,
     ) -> None:
         """matrix: Φ [m, n]; dictionary: [n, b], None is canonical; threshold: θ of the first layer, to start from."""
-        super().__init__()
-        check_count("layers", layers)
-        self.layers, self.selection = layers, selection
-        self.loss, self.early_weight = loss, early_weight
-        self._dtype = dtype
-        self.dictionary: Tensor | None
-        self.hold("dictionary", dictionary)
         weights = analytic_weights(fixed_product(matrix, dictionary, dtype))
+        m, b = weights.shape
+        super().__init__(
+            layers, dictionary, dtype, made_for=(m, b), selection=selection, loss=loss, early_weight=early_weight
+        )
         self.weights = matrix_parameter(weights.expand(layers, -1, -1))
         self.threshold = positive_parameter([threshold * 0.9**t for t in range(layers)])
 
-    @property
-    def dtype(self) -> torch.dtype:
-        return self._dtype
+    def recursion(self, y: Tensor, phi: LinearMap) -> Recursion:
+        """The layers for one batch."""
+        psi, a = self.system(phi)
+        weights = matrix_value(self.weights, self.dtype)
+
+        def gradient(t: int, code: Tensor) -> Tensor:
+            return DenseMap(weights[t]).adjoint(y - a.apply(code))
+
+        return Recursion(y.new_zeros(len(y), psi.shape[1]), gradient, self.shrink, psi.apply)
 
     def forward(self, y: Tensor, phi: LinearMap, noise_var: Tensor) -> Estimate:
-        psi = dictionary_map(self.dictionary, phi)
-        a = phi @ psi
-        weights = matrix_value(self.weights, self.dtype)
-        threshold = nn.functional.softplus(self.threshold)
-        code = y.new_zeros(y.shape[0], psi.shape[1])
-        trajectory = []
-        for t in range(self.layers):
-            descent = code + DenseMap(weights[t]).adjoint(y - a.apply(code))
-            code = self._shrink(t, descent, threshold[t])
-            trajectory.append(psi.apply(code))
-        return Estimate(trajectory[-1], code, trajectory=tuple(trajectory))
+        return self.recursion(y, phi).run(layer_scalars(None, self.threshold, None, noise_var))
 
     @torch.no_grad()
-    def calibrate(self, batch: Batch) -> None:
-        """Start from the best scale of W_t and threshold of each layer in turn, by a grid search on training data."""
-        psi = dictionary_map(self.dictionary, batch.phi)
-        a = batch.phi @ psi
+    def start_from(self, batch: Batch) -> None:
+        """Start from the scale of W and the threshold level that, the same in every layer, end best on training data."""
+        recursion, unit = self.recursion(batch.y, batch.phi), threshold_unit(None, batch.noise_var)
+        chosen = steady_layers(recursion, self.layers, batch.signal, STEADY_STEPS, unit)
         weights = matrix_value(self.weights, self.dtype)
-        chosen = steady_layers(
-            self.layers,
-            batch.y.new_zeros(len(batch), psi.shape[1]),
-            batch.signal,
-            gradient=lambda t, code: DenseMap(weights[t]).adjoint(batch.y - a.apply(code)),
-            shrink=self._shrink,
-            synthesis=psi.apply,
-            steps=(0.3, 0.4, 0.5, 0.6, 0.8, 1.0),
-        )
         steps = weights.real.new_tensor([layer.step for layer in chosen])
         store_matrix(self.weights, steps[:, None, None] * weights)
         store_positive(self.threshold, [layer.threshold for layer in chosen])
-
-    def _shrink(self, t: int, descent: Tensor, threshold: Tensor) -> Tensor:
-        return soft_threshold_with_selection(descent, threshold, selected_share(t, self.selection))
-
-    def _check_fit(self, measured: Measurement) -> None:
-        super()._check_fit(measured)
-        check_weights(matrix_value(self.weights, self.dtype)[0], self.dictionary, measured.phi)
-
-
-def fixed_product(matrix: Tensor, dictionary: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """A = ΦΨ: [m, b] of a model made for one Φ, or a ValueError where the two do not fit."""
-    if matrix.ndim != 2 or matrix.dtype != dtype:
-        raise ValueError(f"matrix must be {dtype} of shape [m, n], got {matrix.dtype} {[*matrix.shape]}")
-    if dictionary is None:
-        return matrix
-    if dictionary.ndim != 2 or dictionary.dtype != dtype or dictionary.shape[0] != matrix.shape[1]:
-        raise ValueError(
-            f"dictionary must be {dtype} of shape [{matrix.shape[1]}, atoms] to match matrix, "
-            f"got {dictionary.dtype} {[*dictionary.shape]}"
-        )
-    return matrix @ dictionary

@@ -9,17 +9,19 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from vlista_core.estimate import Estimate, Measurement
+from vlista_core.estimate import Estimate
 from vlista_core.linops import LinearMap
-from vlista_core.models.alista import check_weights, dictionary_map, weight_map
-from vlista_core.models.base import Loss, UnfoldedModel, inverse_softplus
-from vlista_core.models.selection import selected_share
+from vlista_core.models.base import Loss, inverse_softplus
+from vlista_core.models.fixed_dictionary import FixedDictionaryNetwork, weight_map
 from vlista_core.problems import Batch, check_count
-from vlista_core.prox import soft_threshold_with_selection
 
 
-class NALISTA(UnfoldedModel):
+class NALISTA(FixedDictionaryNetwork):
     """ALISTA with (γ, θ) from an LSTM cell shared by the layers; `weights` and `dictionary` as in ALISTA."""
+
+    weights: Tensor | None
+    input_mean: Tensor
+    input_scale: Tensor
 
     def __init__(
         self,
@@ -36,18 +38,13 @@ class NALISTA(UnfoldedModel):
         generator: torch.Generator | None = None,
     ) -> None:
         """weights: [m, b]; dictionary: [n, b]; the generator draws the cell's weights (None: seed 0)."""
-        super().__init__()
-        check_count("layers", layers)
+        shape = None if weights is None else (weights.shape[0], weights.shape[1])
+        super().__init__(
+            layers, dictionary, dtype, made_for=shape, selection=selection, loss=loss, early_weight=early_weight
+        )
         check_count("hidden", hidden)
-        self.layers, self.hidden, self.selection = layers, hidden, selection
-        self.loss, self.early_weight = loss, early_weight
-        self._dtype = dtype
-        self.weights: Tensor | None
-        self.dictionary: Tensor | None
+        self.hidden, self.forms_product = hidden, weights is None
         self.hold("weights", weights)
-        self.hold("dictionary", dictionary)
-        self.input_mean: Tensor
-        self.input_scale: Tensor
         real = dtype.to_real()
         self.register_buffer("input_mean", torch.zeros(2, dtype=real))
         self.register_buffer("input_scale", torch.ones(2, dtype=real))
@@ -59,20 +56,15 @@ class NALISTA(UnfoldedModel):
         self.start_cell = nn.Parameter(torch.zeros(hidden, dtype=real))
         self._initialise(threshold, generator or torch.Generator().manual_seed(0))
 
-    @property
-    def dtype(self) -> torch.dtype:
-        return self._dtype
-
-    def calibrate(self, batch: Batch) -> None:
+    def start_from(self, batch: Batch) -> None:
         """Set the standardisation constants from training data: the spread of the cell's inputs at x = 0, in logarithms."""
-        a = batch.phi @ dictionary_map(self.dictionary, batch.phi)
+        _, a = self.system(batch.phi)
         norms = self._norms(batch.y, weight_map(self.weights, a).adjoint(batch.y))
         self.input_mean.copy_(norms.mean(0))
         self.input_scale.copy_(norms.std(0).clamp_min(0.5))
 
     def forward(self, y: Tensor, phi: LinearMap, noise_var: Tensor) -> Estimate:
-        psi = dictionary_map(self.dictionary, phi)
-        a = phi @ psi
+        psi, a = self.system(phi)
         weights = weight_map(self.weights, a)
         size = y.shape[0]
         code = y.new_zeros(size, psi.shape[1])
@@ -86,13 +78,9 @@ class NALISTA(UnfoldedModel):
             heads = nn.functional.softplus(self.head(torch.relu(self.mix(cell))))
             step, threshold = heads[:, :1], heads[:, 1:]
             threshold = threshold * gradient.abs().mean(1, keepdim=True)
-            code = soft_threshold_with_selection(code + step * gradient, threshold, selected_share(t, self.selection))
+            code = self.shrink(t, code + step * gradient, threshold)
             trajectory.append(psi.apply(code))
         return Estimate(trajectory[-1], code, trajectory=tuple(trajectory))
-
-    def _check_fit(self, measured: Measurement) -> None:
-        super()._check_fit(measured)
-        check_weights(self.weights, self.dictionary, measured.phi)
 
     def _norms(self, residual: Tensor, gradient: Tensor) -> Tensor:
         """ln of the mean |.| of both: [batch, 2]."""

@@ -36,9 +36,14 @@ class NoiseScale(nn.Module):
 
 
 def layer_scalars(
-    step: Tensor, threshold: Tensor, scale: NoiseScale | None, noise_var: Tensor
+    step: Tensor | None, threshold: Tensor, scale: NoiseScale | None, noise_var: Tensor
 ) -> list[tuple[Tensor, Tensor]]:
-    """γ_t and θ_t of each layer: the scalars as they are, or [batch] where they follow the noise. step, threshold: [layers]."""
+    """γ_t and θ_t of each layer from their parameters: scalars, or [batch] where they follow the noise.
+
+    step, threshold: [layers], before the softplus that makes them positive; a step of None is 1.
+    """
+    threshold = nn.functional.softplus(threshold)
+    step = torch.ones_like(threshold) if step is None else nn.functional.softplus(step)
     if scale is None:
         return list(zip(step, threshold, strict=True))
     step_scale, threshold_scale = scale(noise_var)

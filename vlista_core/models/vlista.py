@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,7 +20,6 @@ from vlista_core.linops import DenseMap, LinearMap
 from vlista_core.models.adlista import LikelihoodBlock, build_augmentation
 from vlista_core.models.augmentation import Kind
 from vlista_core.models.base import UnfoldedModel
-from vlista_core.models.dictionary_network import check_length
 from vlista_core.models.distributions import FAMILIES, DictionaryDistribution, standard_gaussian
 from vlista_core.models.posterior import Posterior
 from vlista_core.models.prior import Prior
@@ -42,6 +42,18 @@ class Elbo:
     def value(self, divergence_weight: float = 1.0) -> Tensor:
         """[batch]."""
         return self.log_likelihood - divergence_weight * self.divergence
+
+
+class Run(NamedTuple):
+    """What the layers did, from the first to the last."""
+
+    signals: list[Tensor]
+    """s_t: [batch, n]."""
+    code: Tensor
+    """x_T: [batch, b]."""
+    posteriors: list[DictionaryDistribution]
+    dictionaries: list[Tensor]
+    """Ψ_t: [batch, n, b]."""
 
 
 class VLISTA(UnfoldedModel):
@@ -72,15 +84,15 @@ class VLISTA(UnfoldedModel):
         """dictionary: where the decoder D [n, b] starts; measurements: m; noise: δ of the likelihood; draws: Monte Carlo
         samples of the ELBO; family: of the distributions, a name in FAMILIES; deviation: where the posterior's deviations
         start; step, threshold: as in ADLISTA."""
-        super().__init__()
-        for name, value in (("measurements", measurements), ("layers", layers), ("draws", draws)):
-            check_count(name, value)
+        super().__init__(layers, dictionary.dtype, measurements=measurements, length=dictionary.shape[0])
+        check_count("draws", draws)
         if not noise > 0:
             raise ValueError(f"noise must be positive, got {noise}")
         if family not in FAMILIES:
             raise ValueError(f"family must be one of {', '.join(FAMILIES)}, got {family!r}")
         weights = generator if generator is not None else torch.Generator().manual_seed(0)
-        self.layers, self.anchored, self.draws, self.measurements = layers, anchored, draws, measurements
+        self.forms_product = augmentation == "paper"
+        self.anchored, self.draws = anchored, draws
         self.noise, self.divergence_weight = noise, divergence_weight
         self.decoder = dictionary
         n, atoms = dictionary.shape
@@ -94,13 +106,9 @@ class VLISTA(UnfoldedModel):
             ).to(real)
             self.prior = Prior(prior_width, kind, weights, is_complex=is_complex).to(real)
 
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.decoder.dtype
-
     def forward(self, y: Tensor, phi: LinearMap, noise_var: Tensor) -> Estimate:
         """The estimate with the mean of the posterior for a dictionary in every layer: no sampling."""
-        signals, code, _, _ = self._run(y, phi, noise_var, None)
+        signals, code, _, _ = self.run(y, phi, noise_var, None)
         return Estimate(signals[-1], code, trajectory=tuple(signals))
 
     def estimate(
@@ -134,7 +142,7 @@ class VLISTA(UnfoldedModel):
             generator = torch.Generator().manual_seed(seed * 1_000_003 + draw)
             shape = (1, *self.decoder.shape)
             noise = [torch.randn(shape, generator=generator, dtype=self.dtype) for _ in range(self.layers)]
-            signals = [self._run(part.y, part.phi, part.noise_var, noise, first)[0][-1] for part, first in parts]
+            signals = [self.run(part.y, part.phi, part.noise_var, noise, first)[0][-1] for part, first in parts]
             draws.append(torch.cat(signals))
         return torch.stack(draws)
 
@@ -148,7 +156,7 @@ class VLISTA(UnfoldedModel):
                 torch.randn(shape, generator=generator, dtype=self.dtype, device=generator.device).to(batch.y.device)
                 for _ in range(self.layers)
             ]
-            signals, _, posteriors, dictionaries = self._run(batch.y, batch.phi, batch.noise_var, noise)
+            signals, _, posteriors, dictionaries = self.run(batch.y, batch.phi, batch.noise_var, noise)
             for signal in signals:
                 likelihood = likelihood + gaussian_log_likelihood(batch.signal, signal, self.noise) / self.draws
             first = posteriors[0].divergence(standard_gaussian(dictionaries[0]), dictionaries[0])
@@ -172,18 +180,15 @@ class VLISTA(UnfoldedModel):
         posterior: DictionaryDistribution = self.posterior(code, y, phi)
         return posterior.shifted(self.decoder.frozen().materialize()) if self.anchored else posterior
 
-    def _run(
+    def run(
         self,
         y: Tensor,
         phi: LinearMap,
         noise_var: Tensor,
         noise: list[Tensor] | None,
         first: DictionaryDistribution | None = None,
-    ) -> tuple[list[Tensor], Tensor, list[DictionaryDistribution], list[Tensor]]:
-        """Signals after each layer, the last code, posteriors and the dictionaries used; noise None takes the means.
-
-        first: the posterior of the first layer, where it is known already.
-        """
+    ) -> Run:
+        """noise: standard normal, [batch or 1, n, b] for each layer, None takes the means; first: q(Ψ_1) where it is known."""
         decoder = self.decoder.frozen()
         block = LikelihoodBlock(y, phi, noise_var, self.augmentation)
         code = self._no_code(y)
@@ -195,15 +200,7 @@ class VLISTA(UnfoldedModel):
             signals.append(decoder.apply(code))
             posteriors.append(posterior)
             dictionaries.append(psi)
-        return signals, code, posteriors, dictionaries
-
-    def _check_fit(self, measured: Measurement) -> None:
-        super()._check_fit(measured)
-        check_length(self.decoder, measured.phi)
-        if measured.phi.shape[0] != self.measurements:
-            raise ValueError(
-                f"phi must have {self.measurements} rows, for which the posterior was made, got {measured.phi.shape[0]}"
-            )
+        return Run(signals, code, posteriors, dictionaries)
 
 
 def _split(measured: Measurement, size: int) -> list[Measurement]:

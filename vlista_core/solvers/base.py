@@ -6,7 +6,6 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -21,9 +20,6 @@ Step = Callable[[Measurement, State, int], tuple[State, Tensor]]
 @dataclass(frozen=True, kw_only=True)
 class Solver(Estimator):
     """A sparse solver for y = ΦΨx + n: a small frozen configuration, checked when it is built."""
-
-    forms_product: ClassVar[bool] = False
-    """Whether the method needs the matrix ΦΨ itself (or its Gram matrix) by definition."""
 
     dictionary: LinearMap | None = None
     """Ψ: [n, atoms], shared by all samples; None is the canonical basis."""

@@ -8,7 +8,6 @@ x₂ = r₂ + AᴴU diag(1/(λ + σ²γ₂)) Uᴴ(y - Ar₂).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -33,7 +32,7 @@ class VAMP(Solver):
     all the same, because y does not fit the model, keeps its last good code.
     """
 
-    forms_product: ClassVar[bool] = True
+    forms_product = True
 
     activity: float = 0.1
     """Probability of a non-zero entry, to start from."""

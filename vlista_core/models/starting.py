@@ -1,22 +1,25 @@
 """A start from data: steps and thresholds by grid search, so that descent only has to fine-tune.
 
-Layer t is x_t = η_θ(x_{t-1} + γ g_t(x_{t-1})). `greedy_layers` takes the best pair of each layer in turn, which suits a few
-layers. `steady_layers` takes the one step and the one threshold, in units of the gradient, that end best when every layer has
-them, which suits deep stacks: layers that do their best at once leave false entries that later layers cannot remove.
+`greedy_layers` takes the best pair of each layer in turn, which suits a few layers. `steady_layers` takes the one step and the
+one threshold, in units of the gradient, that end best when every layer has them, which suits deep stacks: layers that do their
+best at once leave false entries that later layers cannot remove.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from vlista_core.models.base import inverse_softplus
+from vlista_core.models.layer import Recursion
 
 LEVELS = (0.3, 0.5, 0.7, 0.9, 1.1, 1.4, 1.8, 2.3, 3.0)
 """Thresholds that are tried, in units of the root mean square of the gradient."""
+STEADY_STEPS = (0.3, 0.4, 0.5, 0.6, 0.8, 1.0)
+"""Steps that deep stacks on analytic weights try."""
 _LEAST = 1e-6
 
 
@@ -31,45 +34,30 @@ class LayerChoice(NamedTuple):
 
 @torch.no_grad()
 def greedy_layers(
-    layers: int,
-    code: Tensor,
-    signal: Tensor,
-    *,
-    gradient: Callable[[int, Tensor], Tensor],
-    shrink: Callable[[int, Tensor, Tensor], Tensor],
-    synthesis: Callable[[Tensor], Tensor],
-    steps: Sequence[float],
+    recursion: Recursion, layers: int, signal: Tensor, steps: Sequence[float], unit: Tensor
 ) -> list[LayerChoice]:
     """The step and threshold of each layer that leave the least error after it, given the layers before.
 
-    code: x_0 [batch, b]; signal: s [batch, n]; gradient(t, code): g_t [batch, b]; shrink(t, u, threshold): η [batch, b];
-    synthesis(code): ŝ [batch, n].
+    signal: s [batch, n]; steps: those to try; unit: what thresholds are multiplied with, [1, 1] or [batch, 1].
     """
-    chosen = []
+    code, chosen = recursion.start, []
     for t in range(layers):
-        direction = gradient(t, code)
+        direction = recursion.gradient(t, code)
         scale = float(direction.abs().square().mean().sqrt())
         best = LayerChoice(float("inf"), steps[0], scale)
         for step in steps:
             for level in LEVELS:
-                new = shrink(t, code + step * direction, direction.real.new_tensor(level * scale))
-                error = float((synthesis(new) - signal).abs().square().sum())
+                new = recursion.shrink(t, code + step * direction, level * scale * unit)
+                error = float((recursion.synthesis(new) - signal).abs().square().sum())
                 best = min(best, LayerChoice(error, step, level * scale))
-        code = shrink(t, code + best.step * direction, direction.real.new_tensor(best.threshold))
+        code = recursion.shrink(t, code + best.step * direction, best.threshold * unit)
         chosen.append(best)
     return chosen
 
 
 @torch.no_grad()
 def steady_layers(
-    layers: int,
-    code: Tensor,
-    signal: Tensor,
-    *,
-    gradient: Callable[[int, Tensor], Tensor],
-    shrink: Callable[[int, Tensor, Tensor], Tensor],
-    synthesis: Callable[[Tensor], Tensor],
-    steps: Sequence[float],
+    recursion: Recursion, layers: int, signal: Tensor, steps: Sequence[float], unit: Tensor
 ) -> list[LayerChoice]:
     """The same step and the same threshold level in every layer that leave the least error after the last one.
 
@@ -78,13 +66,13 @@ def steady_layers(
     best: list[LayerChoice] = []
     for step in steps:
         for level in LEVELS:
-            point, thresholds = code, []
+            code, thresholds = recursion.start, []
             for t in range(layers):
-                direction = gradient(t, point)
+                direction = recursion.gradient(t, code)
                 threshold = level * direction.abs().square().mean().sqrt()
-                point = shrink(t, point + step * direction, threshold)
+                code = recursion.shrink(t, code + step * direction, threshold * unit)
                 thresholds.append(float(threshold))
-            error = float((synthesis(point) - signal).abs().square().sum())
+            error = float((recursion.synthesis(code) - signal).abs().square().sum())
             if not best or error < best[-1].error:
                 best = [LayerChoice(error, step, threshold) for threshold in thresholds]
     return best
@@ -94,3 +82,9 @@ def store_positive(parameter: nn.Parameter, values: Sequence[float]) -> None:
     """Set a parameter [len(values)] so that its softplus is `values`, each raised to at least 1e-6."""
     with torch.no_grad():
         parameter.copy_(torch.tensor([inverse_softplus(max(value, _LEAST)) for value in values]))
+
+
+def store_choices(chosen: Sequence[LayerChoice], step: nn.Parameter, threshold: nn.Parameter) -> None:
+    """Let the layers start at the steps and thresholds that were found."""
+    store_positive(step, [layer.step for layer in chosen])
+    store_positive(threshold, [layer.threshold for layer in chosen])

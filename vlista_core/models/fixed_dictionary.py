@@ -1,0 +1,81 @@
+"""What the networks share whose dictionary Ψ [n, b] is given: A = ΦΨ, its analytic weights, support selection, checks."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from vlista_core.dictionaries import LearnedMap
+from vlista_core.linops import DenseMap, IdentityMap, LinearMap
+from vlista_core.models.analytic import analytic_weights
+from vlista_core.models.base import Loss, UnfoldedModel
+from vlista_core.prox import soft_threshold_with_selection
+
+_SELECTION_STEP, _SELECTION_MOST = 0.012, 0.13
+
+
+class FixedDictionaryNetwork(UnfoldedModel):
+    """Layers on A = ΦΨ with a given Ψ: a matrix, a learned one, or None for the canonical one."""
+
+    dictionary: Tensor | LearnedMap | None
+
+    def __init__(
+        self,
+        layers: int,
+        dictionary: Tensor | LearnedMap | None,
+        dtype: torch.dtype,
+        *,
+        made_for: tuple[int, int | None] | None = None,
+        selection: bool = False,
+        loss: Loss = "mse",
+        early_weight: float = 0.0,
+    ) -> None:
+        """dictionary: [n, b]; made_for: shape of the A that the model's weights are made for, None where any will do;
+        selection: leave the largest entries of a layer unshrunk, as LISTA-CPSS does."""
+        m, length = made_for or (None, None)
+        length = length if dictionary is None else dictionary.shape[0]
+        super().__init__(layers, dtype, measurements=m, length=length, loss=loss, early_weight=early_weight)
+        self.selection = selection
+        if dictionary is not None and dictionary.dtype != dtype:
+            raise ValueError(f"dictionary must have the model's dtype {dtype}, got {dictionary.dtype}")
+        if isinstance(dictionary, LearnedMap):
+            self.dictionary = dictionary
+        else:
+            self.hold("dictionary", dictionary)
+
+    def system(self, phi: LinearMap) -> tuple[LinearMap, LinearMap]:
+        """Ψ and A = ΦΨ, which is not formed."""
+        if isinstance(self.dictionary, Tensor):
+            psi: LinearMap = DenseMap(self.dictionary)
+        elif self.dictionary is not None:
+            psi = self.dictionary.frozen()
+        else:
+            psi = IdentityMap(phi.shape[1], phi.dtype, phi.device)
+        return psi, phi @ psi
+
+    def shrink(self, t: int, code: Tensor, threshold: Tensor) -> Tensor:
+        """η^p of layer t = 0, 1, …, which may leave a share p_t of the entries unshrunk: 1.2 % more per layer, at most 13 %."""
+        share = min(_SELECTION_STEP * (t + 1), _SELECTION_MOST) if self.selection else 0.0
+        return soft_threshold_with_selection(code, threshold, share)
+
+
+def weight_map(weights: Tensor | None, a: LinearMap) -> LinearMap:
+    """W as a map; None computes the analytic weights of every sample, which needs the matrix A."""
+    if weights is not None:
+        return DenseMap(weights)
+    matrix = analytic_weights(a.materialize())
+    return DenseMap(matrix if a.batch is not None else matrix[0])
+
+
+def fixed_product(matrix: Tensor, dictionary: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """A = ΦΨ: [m, b] of a model made for one Φ, or a ValueError where the two do not fit."""
+    if matrix.ndim != 2 or matrix.dtype != dtype:
+        raise ValueError(f"matrix must be {dtype} of shape [m, n], got {matrix.dtype} {[*matrix.shape]}")
+    if dictionary is None:
+        return matrix
+    if dictionary.ndim != 2 or dictionary.dtype != dtype or dictionary.shape[0] != matrix.shape[1]:
+        raise ValueError(
+            f"dictionary must be {dtype} of shape [{matrix.shape[1]}, atoms] to match matrix, "
+            f"got {dictionary.dtype} {[*dictionary.shape]}"
+        )
+    return matrix @ dictionary
