@@ -40,11 +40,14 @@ class Fit:
         """For people and files, as "300 s" or "40 steps"."""
         return f"{self.seconds:g} s" if self.steps is None else f"{self.steps} steps"
 
-    def part(self, share: float, *, first: float = 0.0) -> Fit:
-        """A plan for a part of the work, whose report stands for the shares first … first + share of the whole."""
-        report: Report = lambda done, words: self.report(first + share * done, words)  # noqa: E731
+    def part(self, share: float) -> Fit:
+        """A plan with the first part of the budget."""
         steps = None if self.steps is None else max(1, round(share * self.steps))
-        return replace(self, seconds=share * self.seconds, steps=steps, report=report)
+        return replace(self.telling(0.0, share), seconds=share * self.seconds, steps=steps)
+
+    def telling(self, first: float, last: float) -> Fit:
+        """The same budget for work whose report counts from `first` to `last` of the whole."""
+        return replace(self, report=lambda done, words: self.report(first + (last - first) * done, words))
 
 
 class Clock:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar, Protocol, cast
@@ -17,6 +18,7 @@ from vlista_core.estimate import Estimate, Measurement
 from vlista_core.linops import LinearMap
 from vlista_core.models.base import UnfoldedModel
 from vlista_core.problems import Batch
+from vlista_core.progress import listening
 from vlista_core.prox import squared_modulus
 from vlista_core.tensorfile import Json
 from vlista_core.training import Trainer
@@ -58,7 +60,7 @@ class UnfoldedEstimator(ChannelEstimator):
 
     def __init__(self, signal_length: int, network: UnfoldedModel) -> None:
         super().__init__(signal_length)
-        self.network = network
+        self.network, self.forms_product = network, network.forms_product
 
     def fit(self, problem: ChannelProblem, plan: Fit) -> dict[str, Json]:
         """Start from training draws in the middle of the SNR range, then train on all of it for the rest of the budget."""
@@ -66,27 +68,27 @@ class UnfoldedEstimator(ChannelEstimator):
         plan.report(0.0, "training channels")
         draws = PooledDraws.within(problem, plan)
         start = self.start(problem, draws, plan)
+        spent = 0.0 if plan.steps is not None else min(0.8, (time.perf_counter() - started) / plan.seconds)
 
-        def validate(signal: Tensor, batch: Batch) -> float:
-            found = float(grouped_nmse_db(signal, batch).mean())
-            plan.report(min(1.0, (time.perf_counter() - started) / plan.seconds), f"validation {found:.1f} dB")
-            return found
+        def tell(share: float, loss: float, validation: float, speed: float) -> None:
+            words = "training" if math.isnan(validation) else f"validation {validation:.1f} dB"
+            plan.report(spent + (1.0 - spent) * min(1.0, share), words)
 
         fewest, most = _VALIDATION_SAMPLES
-        left = max(0.2 * plan.seconds, plan.seconds - (time.perf_counter() - started))
         trainer = Trainer(
             batch_size=self.batch_size,
             steps=plan.steps,
-            seconds=left if plan.steps is None else None,
+            seconds=(1.0 - spent) * plan.seconds if plan.steps is None else None,
             learning_rate=self.learning_rate,
             schedule="cosine",
             warmup=0.02,
             clip_norm=1.0,
             validate_every=100,
             validation_samples=max(fewest, min(most, round(plan.size))),
-            metric=validate,
+            metric=lambda signal, batch: float(grouped_nmse_db(signal, batch).mean()),
         )
-        result = trainer.fit(self, draws, seed=plan.seed)
+        with listening(tell):
+            result = trainer.fit(self, draws, seed=plan.seed)
         return {
             "steps": result.steps,
             "seconds": round(time.perf_counter() - started, 1),

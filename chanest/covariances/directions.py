@@ -62,7 +62,7 @@ class Directions(LinearMap):
 
     @cached_property
     def lags(self) -> KroneckerMap:
-        """What each atom's own covariance has at every lag: powers [batch, departures·arrivals] -> [batch, transmit·receive lags]."""
+        """What every atom adds to the covariance at each lag: powers [batch, atoms] -> [batch, transmit·receive lags]."""
         receive = torch.tensor(self.layout.receive_lags)
         return KroneckerMap(_ramps(self.arriving, receive), _ramps(self.departing, _transmit_lags(self.layout.tx)))
 

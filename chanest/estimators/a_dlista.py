@@ -23,7 +23,6 @@ class ADLISTAEstimator(UnfoldedEstimator):
 
     name = "a-dlista"
     summary = "the paper's A-DLISTA: a CNN on ΦΨ gives one step and one threshold per layer"
-    forms_product = True
     half_precision = True
     batch_size = 32
 

@@ -21,7 +21,6 @@ class ALISTAEstimator(BeamspaceEstimator):
     summary = "ALISTA: analytic weights of each sample's ΦΨ, steps and thresholds learned"
     learning_rate = 2e-3
     batch_size = 64
-    forms_product = True
 
     @classmethod
     def build(cls, problem: ChannelProblem) -> Self:

@@ -44,11 +44,11 @@ class LMMSE(GaussianEstimator):
     name = "lmmse"
     summary = "LMMSE with the covariance of the whole ensemble"
     needs_fit = True
-    forms_product = True
 
     def __init__(self, rx: Array, tx: Array, *, signal_length: int, rank: int) -> None:
         """rank: eigenvectors that are kept; 0 for a Toeplitz covariance."""
         super().__init__(signal_length)
+        self.forms_product = rank > 0
         self.factor: Tensor
         self.floor: Tensor
         self.register_buffer("factor", torch.zeros(signal_length, rank, dtype=torch.complex64))
@@ -90,6 +90,7 @@ class LMMSE(GaussianEstimator):
             self.factor, self.floor = self.factor[:, :0], torch.zeros(())
         else:
             self._set(values, vectors, *best[1:])
+        self.forms_product = best[1] > 0
         self.reconfigure(rank=best[1])
         kind = "toeplitz" if best[1] == 0 else "eigenvectors"
         facts: dict[str, Json] = {"covariance": kind, "rank": best[1], "shrinkage": best[2]}

@@ -21,7 +21,6 @@ class NALISTAEstimator(BeamspaceEstimator):
     summary = "NALISTA: ALISTA whose steps and thresholds an LSTM sets for each sample"
     learning_rate = 1e-3
     batch_size = 64
-    forms_product = True
 
     @classmethod
     def build(cls, problem: ChannelProblem) -> Self:

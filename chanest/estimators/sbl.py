@@ -80,12 +80,12 @@ class SBL(GridEstimator):
             quality = dictionary.adjoint(now.gradient).abs().square()
             sparsity = lags.quadratic_forms(phi.matrix.mH @ now.precision @ phi.matrix)
             variances = variances * quality / sparsity.clamp_min(torch.finfo(sparsity.dtype).tiny)
-            variances = self._coupled(variances)
+            variances = self.coupled(variances)
         last = condition(GridCovariance(variances, lags), scaled)
         code = unit.sqrt()[:, None] * variances * dictionary.adjoint(last.gradient)
         return Estimate(dictionary.apply(code), code, unit[:, None] * last.variance)
 
-    def _coupled(self, variances: Tensor) -> Tensor:
+    def coupled(self, variances: Tensor) -> Tensor:
         """γ_j + β(γ_j-1 + γ_j+1), over 1 + 2β, along each axis of both arrays. The grids go round. [batch, atoms]."""
         share = self.settings["coupling"]
         field = variances.reshape(len(variances), -1, *self._axes(self.link.tx), *self._axes(self.link.rx))

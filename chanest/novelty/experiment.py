@@ -10,7 +10,8 @@ from typing import Any, Self, cast
 import torch
 from torch import Tensor
 
-from chanest.bases.estimator import ChannelEstimator, Report, silent
+from chanest.bases.estimator import ChannelEstimator
+from chanest.fit import Report, silent
 from chanest.novelty.changes import change_names, changed_frames, get_change
 from chanest.novelty.detector import NoveltyDetector
 from chanest.novelty.scores import get_score

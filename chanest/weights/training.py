@@ -16,6 +16,8 @@ from vlista_core.tensorfile import Json
 
 _CALIBRATION_SECONDS = 20.0
 """That a calibration after training may take."""
+_FITTED = 0.9
+"""Share of the work, as it is reported, that is done when the calibration begins."""
 
 
 def train_estimator(name: str, problem: ChannelProblem, plan: Fit, *, folder: Path | str | None = None) -> Path:
@@ -28,7 +30,7 @@ def train_estimator(name: str, problem: ChannelProblem, plan: Fit, *, folder: Pa
     cls = estimator_class(name)
     cls.check(problem)
     estimator = cls.build(problem)
-    facts = estimator.fit(problem, plan)
+    facts = estimator.fit(problem, plan.telling(0.0, _FITTED))
     path = target / weights_file(name, problem.scenario.name)
     save_estimator(estimator, problem, path, facts={"seed": plan.seed, "budget": plan.budget, **facts})
     channels = LEAST_CHANNELS
@@ -36,7 +38,8 @@ def train_estimator(name: str, problem: ChannelProblem, plan: Fit, *, folder: Pa
         seconds = min(_CALIBRATION_SECONDS, plan.seconds / 4)
         channels = affordable(uncalibrated(name, problem, path), problem, seconds)
     if channels:
-        calibrate_estimator(name, problem, weights=path, channels=channels, folder=target, report=plan.report)
+        rest = plan.telling(_FITTED, 1.0)
+        calibrate_estimator(name, problem, weights=path, channels=channels, folder=target, report=rest.report)
     return path
 
 

@@ -8,7 +8,6 @@ from functools import cache
 
 import pytest
 import torch
-from chanest.estimators.linear import LMMSE
 from torch import Tensor
 
 import chanest
@@ -17,6 +16,7 @@ from chanest.bounds.cramer_rao import CramerRao, path_derivatives
 from chanest.bounds.genie import GenieAngles, GenieEnsemble, GenieRays, ray_columns
 from chanest.bounds.support import OracleSupport
 from chanest.channels.rays import Rays
+from chanest.estimators.lmmse import LMMSE
 from chanest.frontend import BeamformingMap
 from chanest.problem import ChannelBatch, ChannelProblem
 from chanest.scenario import Scenario
@@ -113,11 +113,11 @@ def test_covariances_are_those_of_the_channels(model: str) -> None:
     """At a fixed orientation: sampling error falls with the root of the number, with a line of sight and without."""
     problem = _fixed(model)
     channels = problem.channels(2000, seed=0, split="train")
-    known = GenieAngles(problem).covariance(problem.source.rays(range(2), seed=1)).dense()[0]
+    known = GenieAngles(problem).prior(problem.source.rays(range(2), seed=1)).materialize()[0]
     few, many = _distance(_covariance(channels[:100]), known), _distance(_covariance(channels), known)
     assert many < 0.06
     assert many < 0.5 * few
-    assert _distance(GenieEnsemble(problem).covariance.dense()[0], known) < 1e-6
+    assert _distance(GenieEnsemble(problem).covariance.materialize()[0], known) < 1e-6
     columns = ray_columns(problem.source, problem.source.rays(range(100), seed=3)).space
     assert _distance(_together(columns), known) < 5e-3
 
@@ -137,8 +137,8 @@ def test_a_mixture_of_models_has_the_mean_of_their_covariances() -> None:
     bs, ue = {"rows": 2, "columns": 2, "yaw_spread": 20.0}, {"rows": 1, "columns": 2, "yaw_spread": 30.0}
     problem = _scenario(bs=bs, ue=ue, channel={"models": ["A", "E"]}, frontend={"pilots": 4})
     rays = problem.source.rays(range(128), seed=0, split="train")
-    drawn = GenieAngles(problem).covariance(rays).dense().mean(0)
-    assert _distance(GenieEnsemble(problem).covariance.dense()[0], drawn) < 0.1
+    drawn = GenieAngles(problem).prior(rays).materialize().mean(0)
+    assert _distance(GenieEnsemble(problem).covariance.materialize()[0], drawn) < 0.1
 
 
 def test_fixed_orientation_leaves_the_angles_nothing_to_add() -> None:
@@ -166,7 +166,7 @@ def test_the_filters_are_the_textbook_formula() -> None:
     phi = batch.phi.materialize().to(torch.complex128)
     columns = ray_columns(problem.source, batch.rays).space
     known = {
-        "genie-angles": GenieAngles(problem).covariance(batch.rays).dense(),
+        "genie-angles": GenieAngles(problem).prior(batch.rays).materialize(),
         "genie-rays": columns @ columns.mH,
     }
     for name, covariance in known.items():

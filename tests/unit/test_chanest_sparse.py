@@ -8,16 +8,19 @@ from pathlib import Path
 
 import pytest
 import torch
-from chanest.estimators.pursuit import SOMPEstimator, SWOMPEstimator, one_subcarrier, whitened_measurement
-from chanest.estimators.sparse import OMPEstimator
 from torch import Tensor
 
 from chanest.arrays import Array, Polarization
-from chanest.bases.grid import GridEstimator, Link
-from chanest.dictionaries import KroneckerMap, angular_dictionary, link_dictionary
-from chanest.estimators import Fit, estimator_class
-from chanest.estimators.sbl import SBL, Lags
-from chanest.frontend import BeamformingMap
+from chanest.bases.grid import GridEstimator
+from chanest.covariances.grid import GridLags
+from chanest.dictionaries import KroneckerMap, Link, angular_dictionary, link_dictionary
+from chanest.estimators import estimator_class
+from chanest.estimators.omp import OMPEstimator
+from chanest.estimators.sbl import SBL
+from chanest.estimators.somp import SOMPEstimator, one_subcarrier
+from chanest.estimators.sw_omp import SWOMPEstimator
+from chanest.fit import Fit
+from chanest.frontend import BeamformingMap, whitened_measurement
 from chanest.problem import ChannelBatch, ChannelProblem
 from chanest.scenario import ArraySection, CdlSection, FrontendSection, PathSection, Scenario, load_scenario
 from chanest.weights import get_estimator, provenance
@@ -160,7 +163,7 @@ def test_coupling_keeps_the_total_and_goes_round() -> None:
     estimator = SBL(Link(*_small().arrays), {**SBL.defaults, "oversampling": 1.0, "coupling": 0.5})
     variances = torch.zeros(1, 16)
     variances[0, 0] = 1.0
-    spread = estimator._coupled(variances).reshape(4, 2, 2)
+    spread = estimator.coupled(variances).reshape(4, 2, 2)
     assert float(spread.sum()) == pytest.approx(1.0)
     assert float(spread[3, 0, 0]) == pytest.approx(float(spread[1, 0, 0]))
     assert float(spread[2, 0, 0]) == 0.0
@@ -171,11 +174,11 @@ def test_lags_stand_for_the_dictionary(polarization: Polarization) -> None:
     rx, tx = Array(1, 2, polarization=polarization), Array(2, 3)
     link = Link(rx, tx, (-1e6, 0.0, 1e6))
     dictionary = link_dictionary(rx, tx, link.frequencies, oversampling=1.5).cast(torch.complex128)
-    lags = Lags.of(link, dictionary)
+    lags = GridLags.of(link, dictionary)
     psi = dictionary.materialize()[0]
     generator = torch.Generator().manual_seed(0)
     variances = torch.rand(2, psi.shape[1], generator=generator, dtype=torch.float64)
-    assert torch.allclose(lags.covariance(variances), (psi * variances[:, None, :]) @ psi.mH, atol=1e-12)
+    assert torch.allclose(lags.matrix(variances), (psi * variances[:, None, :]) @ psi.mH, atol=1e-12)
     half = torch.randn(2, len(psi), len(psi), generator=generator, dtype=torch.complex128)
     matrix = half @ half.mH
     expected = (psi.conj() * (matrix @ psi)).sum(1).real
@@ -184,7 +187,7 @@ def test_lags_stand_for_the_dictionary(polarization: Polarization) -> None:
 
 def test_sbl_refuses_a_covariance_that_is_too_large() -> None:
     with pytest.raises(ValueError, match="at most 4096 of them, got 16384"):
-        SBL.build(ChannelProblem(load_scenario("wideband_64x4")))
+        SBL.check(ChannelProblem(load_scenario("wideband_64x4")))
 
 
 def test_sbl_variance_is_that_of_the_posterior() -> None:
@@ -207,10 +210,10 @@ def test_sbl_variance_is_that_of_the_posterior() -> None:
 
 
 @pytest.mark.parametrize("name", SPARSE)
-def test_tuning_helps_keeps_to_the_budget_and_goes_to_a_small_file(name: str, tmp_path: Path) -> None:
+def test_tuning_helps_keeps_to_its_steps_and_goes_to_a_small_file(name: str, tmp_path: Path) -> None:
     problem = _small()
     told: list[float] = []
-    plan = Fit(seconds=0.3, report=lambda share, words: told.append(share))
+    plan = Fit(steps=4, report=lambda share, words: told.append(share))
     path = train_estimator(name, problem, plan, folder=tmp_path)
     facts = provenance(path)
     assert path.stat().st_size < 4096
