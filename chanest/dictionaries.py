@@ -59,16 +59,20 @@ class KroneckerMap(LinearMap):
 
     def apply(self, x: Tensor) -> Tensor:
         self._check_input("x", x, self.shape[1])
-        return _product(self.factors, x[:, None])[:, 0]
+        return _product(self.factors, x) if self.batch is None else _own_products(self.factors, x[:, None])[:, 0]
 
     def adjoint(self, y: Tensor) -> Tensor:
         self._check_input("y", y, self.shape[0])
-        # conj(Fᵀ conj(y)): the factors, which are large where every sample has its own, are read in place, never copied.
+        if self.batch is None:
+            return _product(tuple(factor.mH for factor in self.factors), y)
+        # conj(Fᵀ conj(y)): the factors, which are large together, are read in place and never copied.
         transposed = tuple(factor.mT for factor in self.factors)
-        return _product(transposed, y.conj().resolve_conj()[:, None])[:, 0].conj().resolve_conj()
+        return _own_products(transposed, y.conj().resolve_conj()[:, None])[:, 0].conj().resolve_conj()
 
     def apply_block(self, x: Tensor) -> Tensor:
-        return _product(self.factors, x.expand(self.batch or x.shape[0], -1, -1).mT).mT
+        if self.batch is not None:
+            return _own_products(self.factors, x.expand(self.batch, -1, -1).mT).mT
+        return _product(self.factors, x.mT.flatten(0, 1)).reshape(x.shape[0], x.shape[2], -1).mT
 
     def columns(self, index: Tensor) -> Tensor:
         if self.batch is not None:
@@ -208,7 +212,16 @@ def _phase_grid(elements: int, oversampling: float) -> Tensor:
 
 
 def _product(factors: tuple[Tensor, ...], x: Tensor) -> Tensor:
-    """A factor at a time from the fastest index, for k vectors per sample. x: [batch, k, Π G_i] -> [batch, k, Π N_i]."""
+    """A shared factor at a time from the fastest index, each one large product. x: [batch, Π G_i] -> [batch, Π N_i]."""
+    batch = len(x)
+    x = x.reshape(batch, *(factor.shape[1] for factor in factors))
+    for axis in range(len(factors), 0, -1):
+        x = (x.movedim(axis, -1) @ factors[axis - 1].mT).movedim(-1, axis)
+    return x.reshape(batch, -1)
+
+
+def _own_products(factors: tuple[Tensor, ...], x: Tensor) -> Tensor:
+    """The same with factors of each sample's own, for k vectors each. x: [batch, k, Π G_i] -> [batch, k, Π N_i]."""
     batch, count = x.shape[:2]
     after = 1
     for factor in reversed(factors):

@@ -10,6 +10,7 @@ Real signals have N in place of CN, and half the evidence.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Self
@@ -49,6 +50,11 @@ class Covariance(LinearMap):
     def variances(self) -> Tensor:
         """The diagonal of R: [batch or 1, n]."""
         return self.materialize().diagonal(dim1=1, dim2=2).real
+
+    def members(self) -> Iterator[Self]:
+        """One after another, each shared by all samples."""
+        for k in range(self.batch or 1):
+            yield self._with(lambda tensor, k=k: tensor if len(tensor) == 1 else tensor[k : k + 1], lambda part: part)
 
     def mixture(self, weights: Tensor) -> Covariance:
         """Σ_k weight_k R_k over the members of this family. weights: [batch, members], not negative."""
@@ -264,7 +270,7 @@ def condition(prior: Covariance, measured: Measurement, probes: LinearMap | None
 
 def _with_noise(seen: Tensor, noise_var: Tensor) -> Tensor:
     """seen + σ²I. seen: [batch or 1, m, m], noise_var: [batch] -> [batch or 1, m, m]."""
-    if len(seen) == 1 and not noise_var.is_meta and bool((noise_var == noise_var[0]).all()):
+    if len(seen) == 1 < len(noise_var) and not noise_var.is_meta and bool((noise_var == noise_var[0]).all()):
         noise_var = noise_var[:1]
     total = seen.expand(len(noise_var), -1, -1).clone()
     total.diagonal(dim1=1, dim2=2).add_(noise_var[:, None])

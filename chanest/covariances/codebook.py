@@ -18,6 +18,8 @@ FLOOR = 2e-3
 _BLOCK = 500
 _DIRECTIONS, _DIRECTIONS_FROM = 200, 4000
 _ROUNDS = 20
+_POINTS = 4096
+"""Points whose distances from all centres are worked out at once: small enough to stay in cache."""
 
 
 class CovarianceCodebook(nn.Module):
@@ -105,7 +107,8 @@ def k_means(points: Tensor, size: int, seed: int) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     centres = points[torch.randint(len(points), (size,), generator=generator)]
     for _ in range(_ROUNDS):
-        labels = (points @ centres.mT - 0.5 * centres.square().sum(1)).argmax(1)
+        offset = 0.5 * centres.square().sum(1)
+        labels = torch.cat([(some @ centres.mT - offset).argmax(1) for some in torch.split(points, _POINTS)])
         count = torch.bincount(labels, minlength=size)
         centres = torch.zeros_like(centres).index_add_(0, labels, points) / count.clamp_min(1)[:, None]
         empty = int((count == 0).sum())

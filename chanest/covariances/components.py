@@ -40,8 +40,7 @@ class Components(nn.Module):
 
     def member(self, k: int) -> Covariance:
         """R_k."""
-        members = self.covariances()
-        return members.select(torch.tensor([k], device=members.device))
+        return self.covariances().select(torch.tensor([k]))
 
 
 class LagComponents(Components):

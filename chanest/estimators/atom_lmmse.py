@@ -24,7 +24,7 @@ from chanest.networks.powers_fit import fit_powers
 from chanest.scenario import CdlSection
 from vlista_core.checkpoint import register_model
 from vlista_core.estimate import Estimate, Measurement
-from vlista_core.gaussian import Posterior, condition
+from vlista_core.gaussian import condition
 from vlista_core.linops import LinearMap
 from vlista_core.prox import soft_threshold, squared_modulus
 from vlista_core.tensorfile import Json
@@ -95,26 +95,23 @@ class AtomLMMSE(ChannelEstimator):
         return max(1, _CHUNK_ENTRIES // (measured.phi.shape[0] * self.signal_length))
 
     def infer(self, measured: Measurement) -> Estimate:
-        powers, last = self.last_layer(measured)
-        code = self.code(powers, last.gradient)
-        return Estimate(self.directions.apply(code), code)
+        prior, noisy = self.adapted(measured)
+        code = self.code(prior, condition(prior, noisy).gradient)
+        return Estimate(prior.directions.apply(code), code)
 
     def spread(self, measured: Measurement, found: Estimate, probes: LinearMap | None) -> Tensor:
-        return self.last_layer(measured, probes)[1].variance
+        prior, noisy = self.adapted(measured)
+        return condition(prior, noisy, probes).variance
 
-    def last_layer(self, measured: Measurement, probes: LinearMap | None = None) -> tuple[Tensor, Posterior]:
-        """The powers that the network gives, [batch, atoms], and the posterior with them."""
+    def adapted(self, measured: Measurement) -> tuple[DirectionCovariance, Measurement]:
+        """R with the powers that the network gives, and the measurement with the misfit in its noise."""
         noisy, view = self.with_misfit(measured), SeenDirections(self.directions, measured.phi)
         powers = self.powers(noisy, *self.look(noisy, view))
-        return powers, condition(self.covariance(powers, view), noisy, probes)
+        return DirectionCovariance(powers, view.directions, view), noisy
 
-    def covariance(self, powers: Tensor, view: SeenDirections) -> DirectionCovariance:
-        """R of channels whose atoms have these powers, [batch or 1, atoms]."""
-        return DirectionCovariance(powers, view.directions, view)
-
-    def code(self, powers: Tensor, pulled: Tensor) -> Tensor:
-        """x = η_θ(p ∘ Ψᴴv). powers: [batch, atoms], pulled: v = ΦᴴC⁻¹y, [batch, n] -> [batch, atoms]."""
-        moved = powers * self.directions.adjoint(pulled)
+    def code(self, prior: DirectionCovariance, pulled: Tensor) -> Tensor:
+        """x = η_θ(p ∘ Ψᴴv). prior: Ψ with powers p, pulled: v = ΦᴴC⁻¹y, [batch, n] -> [batch, atoms]."""
+        moved = prior.powers * prior.directions.adjoint(pulled)
         power = squared_modulus(moved).mean(1, keepdim=True)
         return soft_threshold(moved, self.threshold.exp() * torch.sqrt(power + torch.finfo(power.dtype).tiny))
 
@@ -124,7 +121,8 @@ class AtomLMMSE(ChannelEstimator):
 
     def look(self, measured: Measurement, view: SeenDirections) -> tuple[Tensor, Tensor]:
         """The first layer: powers of (ΦΨ)ᴴy and of (ΦΨ)ᴴC⁻¹y with the mean powers of training channels. [batch, atoms] each."""
-        first = condition(self.covariance(self.mean_powers.exp()[None], view), measured)
+        mean = DirectionCovariance(self.mean_powers.exp()[None], view.directions, view)
+        first = condition(mean, measured)
         pulled = torch.cat([measured.phi.adjoint(measured.y), first.gradient])
         raw, white = squared_modulus(view.directions.adjoint(pulled)).chunk(2)
         return raw, white

@@ -93,8 +93,8 @@ class GMM(FamilyEstimator):
         members = self.components.covariances()
         if isinstance(members, LagCovariance):
             members = replace(members, view=BeamView(members.layout, measured.phi))
-        for k in torch.arange(len(self.log_prior), device=members.device):
-            yield condition(members.select(k[None]), measured)
+        for member in members.members():
+            yield condition(member, measured)
 
     def spread_given(
         self, measured: Measurement, found: Estimate, log_weights: Tensor, probes: LinearMap | None

@@ -17,7 +17,7 @@ from torch import Tensor
 from chanest.bases.draws import BEAMS, PooledDraws
 from chanest.bases.estimator import in_chunks
 from chanest.bases.unfolded import grouped_nmse_db
-from chanest.covariances import Directions
+from chanest.covariances import DirectionCovariance, Directions
 from chanest.covariances.directions import SeenDirections, distinct, ray_phases
 from chanest.fit import Clock, Fit
 from chanest.networks.powers import atom_powers, floor
@@ -162,11 +162,11 @@ class PowerTraining:
         psi, phi = estimator.directions, noisy.phi
         powers = estimator.powers(noisy, *self._looked(noisy))
         with torch.no_grad():
-            posterior = condition(estimator.covariance(powers, SeenDirections(estimator.directions, phi)), noisy)
+            posterior = condition(DirectionCovariance(powers, psi), noisy)
             held = posterior.whitened
         again = phi.apply(psi.apply(powers * psi.adjoint(phi.adjoint(held)))) + noisy.noise_var[:, None] * held
         whitened = held + posterior.solve(noisy.y - again)
-        signal = psi.apply(estimator.code(powers, phi.adjoint(whitened)))
+        signal = psi.apply(estimator.code(DirectionCovariance(powers, psi), phi.adjoint(whitened)))
         return grouped_nmse_db(signal, batch).mean()
 
     def _drawn(self) -> tuple[Tensor, Batch]:

@@ -104,10 +104,11 @@ def _through_the_factor(estimator: AtomLMMSE, batch: Batch) -> Tensor:
     with torch.no_grad():
         seen = estimator.look(noisy, SeenDirections(estimator.directions, noisy.phi))
     powers = estimator.powers(noisy, *seen)
-    matrix, phi = DirectionCovariance(powers, estimator.directions).materialize(), noisy.phi.materialize()
+    prior = DirectionCovariance(powers, estimator.directions)
+    matrix, phi = prior.materialize(), noisy.phi.materialize()
     total = phi @ matrix @ phi.mH + noisy.noise_var[:, None, None] * torch.eye(phi.shape[1])
     white = torch.cholesky_solve(noisy.y[..., None], torch.linalg.cholesky(total))
-    signal = estimator.directions.apply(estimator.code(powers, (phi.mH @ white)[..., 0]))
+    signal = estimator.directions.apply(estimator.code(prior, (phi.mH @ white)[..., 0]))
     return grouped_nmse_db(signal, batch).mean()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from functools import cached_property
@@ -158,7 +157,7 @@ class LinearMap(ABC):
         return compose(self, other)
 
     def _fields(self) -> dict[str, object]:
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}  # type: ignore[attr-defined]
 
     def _parts(self) -> list[Tensor | LinearMap]:
         """The tensors and maps among the fields, in their order."""
