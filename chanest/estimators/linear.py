@@ -38,6 +38,7 @@ class LS(ChannelEstimator):
 
     name = "ls"
     summary = "least squares, of least norm where m < n"
+    forms_product = True
 
     @classmethod
     def build(cls, problem: ChannelProblem) -> Self:

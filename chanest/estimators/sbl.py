@@ -38,6 +38,7 @@ class SBL(GridEstimator):
 
     name = "sbl"
     summary = "sparse Bayesian learning on an angular grid, neighbouring angles coupled"
+    forms_product = True
     defaults: ClassVar[Settings] = {
         "oversampling": 2.0,
         "noise_factor": 2.0,

@@ -103,6 +103,7 @@ class VAMPEstimator(SolverEstimator):
 
     name = "vamp"
     summary = "vector approximate message passing on an angular grid, prior learned by EM"
+    forms_product = True
     defaults: ClassVar[Settings] = {
         "oversampling": 1.5, "noise_factor": 1.0, "model_error": 0.0, "activity": 0.03, "damping": 0.2, "iterations": 40,
     }  # fmt: skip

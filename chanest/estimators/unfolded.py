@@ -51,7 +51,7 @@ class UnfoldedEstimator(ChannelEstimator):
 
     def __init__(self, signal_length: int, network: UnfoldedModel) -> None:
         super().__init__(signal_length)
-        self.network = network
+        self.network, self.forms_product = network, network.forms_product
 
     def fit(self, problem: ChannelProblem, plan: Fit) -> dict[str, Json]:
         """Start from training draws in the middle of the SNR range, then train on all of it for the rest of the budget."""

@@ -16,9 +16,6 @@ from chanest.scenario import ArraySection, CdlSection, DataSection, FrontendSect
 from vlista_core import checkpoint
 from vlista_core.testing import ESTIMATOR_CHECKS, EstimatorCase
 
-FACTORED = {"omp", "somp", "sw-omp", "fista", "amp", "bcs", "dlista"}
-"""Those that must never form Φ or ΦΨ; the others may."""
-
 
 @cache
 def _problem() -> ChannelProblem:
@@ -56,7 +53,6 @@ def test_estimator_contract(name: str, check: Callable[[EstimatorCase, torch.dty
         name,
         lambda dtype, device: estimator.to(device) if device.type != "meta" else _on_meta(estimator),
         lambda dtype: _batch(),
-        forms_product=name not in FACTORED,
     )
     check(case, torch.complex64)
 

@@ -23,7 +23,6 @@ from vlista_core.testing import ESTIMATOR_CHECKS, MAP_CHECKS, EstimatorCase, Map
 from vlista_core.training import Trainer
 
 NAMES = ("lista", "alista", "nalista", "dlista", "a-dlista-scalar", "vlista")
-FORMS_PRODUCT = {"alista", "nalista"}
 
 
 def _problem(**changes: object) -> chanest.ChannelProblem:
@@ -63,7 +62,7 @@ def test_contract(name: str, problem: chanest.ChannelProblem, trained: dict[str,
     def make(dtype: torch.dtype, device: torch.device) -> ChannelEstimator:
         return copy.deepcopy(trained[name]).to(device)
 
-    case = EstimatorCase(name, make, sample, forms_product=name in FORMS_PRODUCT)
+    case = EstimatorCase(name, make, sample)
     for check in ESTIMATOR_CHECKS:
         check(case, torch.complex64)
 
