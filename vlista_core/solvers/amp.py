@@ -24,7 +24,7 @@ _DIVERGED = 10.0
 class AMP(Solver):
     """Approximate message passing with soft thresholding, for A close to i.i.d.
 
-    A is scaled to columns of unit norm on average, exactly: an error of three per cent there makes a sample in fifty diverge.
+    A is scaled to columns of unit norm on average, exactly: an error of three per cent there makes one sample in fifty diverge.
     A sample whose corrected residual grows past ten times ‖y‖ stops at its last good code: A is not of the kind AMP needs.
     """
 

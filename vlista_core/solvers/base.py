@@ -126,7 +126,7 @@ def default_penalty(system: Measurement) -> Tensor:
 
 
 def nonzeros(wanted: int | None, system: Measurement) -> int:
-    """How many non-zeros to look for; None is a number that m measurements of so many unknowns can usually identify."""
+    """How many non-zeros to look for; None is what m measurements can usually identify."""
     m, atoms = system.phi.shape
     if wanted is None:
         return min(atoms, max(1, int(m / (2.0 * math.log(atoms / m + math.e)))))

@@ -47,7 +47,7 @@ class Trainer:
     seconds: float | None = None
     """Wall-clock time, validation included; the schedules follow the elapsed share."""
     training_samples: int | None = None
-    """Train on that many fixed samples, whole batches only; None draws fresh ones for ever."""
+    """Train on this many fixed samples, whole batches only; None draws new ones in every step."""
     learning_rate: float = 1e-3
     """Of groups that the model's `parameter_groups()` gives no "lr"."""
     weight_decay: float = 0.0
