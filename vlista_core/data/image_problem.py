@@ -34,7 +34,7 @@ class ImageProblem(Problem):
     snr_db: float | None = None
     """E‖Φs‖²/E‖n‖² over the training images, in dB, the mean counted in any case; None is noiseless."""
     sharing: int = 16
-    """Training samples in a row that share a Φ: products with them are products of matrices. In validation and test every sample has its own."""
+    """Training samples in a row that share one Φ, so that products are of matrices; validation and test samples share none."""
     fixed_phi_seed: int | None = None
     """One matrix, drawn from this seed, serves every sample of every split."""
     classes: tuple[int, ...] | None = None

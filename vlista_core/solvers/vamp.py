@@ -28,8 +28,8 @@ class VAMP(Solver):
     """Vector approximate message passing; returns the posterior variance of the denoiser.
 
     A sample's noise is taken to be at least ten times machine precision of its power per measurement, and precisions are kept
-    below the inverse of that: without both, rounding errors grow without bound as noise_var goes to 0. A sample that still diverges,
-    because y does not fit the model, keeps its last good code.
+    below the inverse of that: without both, rounding errors grow without bound as noise_var goes to 0. A sample that still
+    diverges, because y does not fit the model, keeps its last good code.
     """
 
     forms_product = True
