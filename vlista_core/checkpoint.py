@@ -45,7 +45,7 @@ def registered_models() -> tuple[str, ...]:
 
 
 def _known() -> dict[str, type[nn.Module]]:
-    """The package's own models and the registered classes, by name. The models are imported only when a file is at hand."""
+    """The package's own models and the registered classes, by name. The models are imported only when they are needed."""
     import vlista_core.models  # noqa: F401
 
     return {name: cls for name, cls in registered().items() if issubclass(cls, nn.Module)}

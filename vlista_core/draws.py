@@ -38,7 +38,7 @@ def sample_generators(seed: int, split: Split, indices: Sequence[int], stream: s
     return generators
 
 
-def for_each_sample(draw: Callable[[int], None], count: int) -> None:
+def for_each_sample(draw: Callable[[int], object], count: int) -> None:
     """Run draw(0) … draw(count - 1), spread over threads: generators are per sample, so the order does not matter."""
     threads = min(torch.get_num_threads(), count)
     if threads <= 1:

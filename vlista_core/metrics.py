@@ -1,4 +1,7 @@
-"""Figures of merit. Definitions are those of the README's table of units; each is stated again where it is computed."""
+"""Figures of merit. Definitions are those of the README's table of units; each is stated again where it is computed.
+
+torchmetrics is imported where it is used: it takes longer to import than torch.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,6 @@ import math
 
 import torch
 from torch import Tensor
-from torchmetrics.functional.classification import binary_auroc
-from torchmetrics.functional.image import structural_similarity_index_measure
 
 _WINDOW = 11
 _COVERAGE_LEVELS = tuple(level / 20 for level in range(1, 20))
@@ -44,6 +45,8 @@ def ssim(estimate: Tensor, images: Tensor) -> Tensor:
     The mean is over the windows that lie inside the image. That is the paper's definition, by what the mean training image
     scores; windows that reach over a mirrored black edge would lift MNIST's figures by two tenths.
     """
+    from torchmetrics.functional.image import structural_similarity_index_measure
+
     _check_images(estimate, images)
     value = structural_similarity_index_measure(
         estimate[:, None],
@@ -90,6 +93,8 @@ def calibration_error(estimate: Tensor, variance: Tensor, truth: Tensor) -> floa
 
 def auroc(scores_in: Tensor, scores_out: Tensor) -> float:
     """Probability that an out-of-distribution score exceeds an in-distribution one. [samples], [samples]."""
+    from torchmetrics.functional.classification import binary_auroc
+
     for name, scores in (("scores_in", scores_in), ("scores_out", scores_out)):
         if scores.ndim != 1 or scores.numel() == 0:
             raise ValueError(f"{name} must be a non-empty vector, got shape {[*scores.shape]}")

@@ -25,7 +25,7 @@ class Batch:
     phi: LinearMap
     """Φ: one for each sample, or shared."""
     noise_var: Tensor
-    """E|n|² an entry: [batch]."""
+    """E|n|² per entry: [batch]."""
     code: Tensor | None = None
     """x with s = Ψx, where the problem has one: [batch, atoms]."""
 

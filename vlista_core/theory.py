@@ -161,7 +161,7 @@ def _largest_product(a: LinearMap, truth: LinearMap | None) -> Tensor:
 
 
 def _samples(a: LinearMap, truth: LinearMap | None) -> Iterator[tuple[Tensor, Tensor]]:
-    """A and D of some samples at a time, so many that each stays near the size of a block: [some or 1, m, b] twice."""
+    """A and D of a few samples at a time, about one block in size: [some or 1, m, b] each."""
     m, atoms = a.shape
     batch = a.batch or (None if truth is None else truth.batch) or 1
     some = max(1, _BLOCK_BYTES // (m * atoms * a.dtype.itemsize))

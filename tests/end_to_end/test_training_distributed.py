@@ -42,7 +42,7 @@ def test_two_processes_train_what_one_trains(tmp_path: Path) -> None:
         check_same_weights_and_losses(one / f"{name}.safetensors", two / f"{name}.safetensors")
     check_equal(two / "noisy.safetensors", two / "resumed.safetensors")
     steps = [int((two / f"seconds.{rank}").read_text()) for rank in (0, 1)]
-    assert steps[0] == steps[1] > 5, "the processes must agree on when a budget in seconds is spent"
+    assert steps[0] == steps[1] >= 1, "the processes must agree on when a budget in seconds is spent"
 
 
 def check_same_weights_and_losses(one: Path, two: Path) -> None:

@@ -14,8 +14,7 @@ from vlista_core.data import download
 from vlista_core.data.cifar10 import CIFAR10, grey
 from vlista_core.data.cifar10_python import read_python_batch
 from vlista_core.data.download import unpack
-from vlista_core.data.idx import read_idx
-from vlista_core.data.mnist import MNIST
+from vlista_core.data.mnist import MNIST, read_idx
 
 
 def test_grey_is_the_luma_of_bt_601_whatever_the_number_of_pictures() -> None:

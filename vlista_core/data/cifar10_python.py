@@ -60,14 +60,8 @@ def _read(content: bytes) -> Any:
                 marks.append(len(stack))
             case "BININT" | "BININT1" | "BININT2" | "BINSTRING" | "SHORT_BINSTRING":
                 stack.append(argument)
-            case "NONE":
-                stack.append(None)
-            case "NEWFALSE":
-                stack.append(False)
-            case "EMPTY_DICT":
-                stack.append({})
-            case "EMPTY_LIST":
-                stack.append([])
+            case "NONE" | "NEWFALSE" | "EMPTY_DICT" | "EMPTY_LIST":
+                stack.append({"NONE": None, "NEWFALSE": False, "EMPTY_DICT": {}, "EMPTY_LIST": []}[instruction.name])
             case "BINPUT" | "LONG_BINPUT":
                 memo[argument] = stack[-1]
             case "BINGET" | "LONG_BINGET":

@@ -34,28 +34,22 @@ LARGEST = 1 << 29
 class GzippedFiles:
     """A folder of a web site that has each stored file under its name with `.gz`."""
 
-    url: str
-
-    @property
-    def name(self) -> str:
-        return self.url
+    name: str
+    """Its address."""
 
     def open(self, dead_hosts: set[str]) -> Files:
-        return lambda name: fetch(f"{self.url}/{name}", dead_hosts) if name.endswith(".gz") else None
+        return lambda name: fetch(f"{self.name}/{name}", dead_hosts) if name.endswith(".gz") else None
 
 
 @dataclass(frozen=True)
 class Archive:
     """A tar file on a web site."""
 
-    url: str
-
-    @property
-    def name(self) -> str:
-        return self.url
+    name: str
+    """Its address."""
 
     def open(self, dead_hosts: set[str]) -> Files:
-        return unpack(fetch(self.url, dead_hosts), self.url).get
+        return unpack(fetch(self.name, dead_hosts), self.name).get
 
 
 @dataclass(frozen=True)
@@ -143,7 +137,7 @@ def _npm_pack(package: str) -> bytes:
 
 @contextmanager
 def _progress_bar(name: str, size: int | None) -> Iterator[Callable[[int], None]]:
-    """Give a function that moves the bar by so many bytes; it does nothing unless both outputs are terminals."""
+    """Give a function that moves the bar by a number of bytes; it does nothing unless both outputs are terminals."""
     if not (sys.stderr.isatty() and sys.stdout.isatty()):
         yield lambda count: None
         return

@@ -15,7 +15,7 @@ from vlista_core.linops import DenseMap, GroupedMap, LinearMap
 from vlista_core.problems import Batch, Problem, check_count
 
 HELD_OUT = 5000
-"""Training images at the end that are kept for validation: at most so many, and at most a tenth."""
+"""Training images at the end that are kept for validation: at most this many, and at most a tenth of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class ImageProblem(Problem):
     snr_db: float | None = None
     """E‖Φs‖²/E‖n‖² over the training images, in dB, the mean counted in any case; None is noiseless."""
     sharing: int = 16
-    """Training samples in a row that share a Φ: products with them are products of matrices. Elsewhere each has its own."""
+    """Training samples in a row that share one Φ, so that products are of matrices; validation and test samples share none."""
     fixed_phi_seed: int | None = None
     """One matrix, drawn from this seed, serves every sample of every split."""
     classes: tuple[int, ...] | None = None
@@ -69,14 +69,14 @@ class ImageProblem(Problem):
         """What is subtracted from images, the mean training image or nothing: [n]."""
         if not self.centred:
             return torch.zeros(self.signal_length)
-        images = self._images("train")
+        images = self._images["train"]
         total = torch.stack([part.sum(0, dtype=torch.float64) for part in torch.split(images, 4096)]).sum(0)
         return (total / (255.0 * len(images))).float().flatten()
 
     @cached_property
     def energy(self) -> float:
         """E‖image‖² over the training images."""
-        images = self._images("train")
+        images = self._images["train"]
         total = sum(float(part.double().square().sum()) for part in torch.split(images, 4096))
         return total / (255.0**2 * len(images))
 
@@ -105,7 +105,7 @@ class ImageProblem(Problem):
 
     def signals(self, indices: range, *, seed: int, split: Split) -> Tensor:
         """The true signals: [len(indices), n]."""
-        images = self._images(split)
+        images = self._images[split]
         if split == "train":
             draws = sample_generators(seed, split, indices, stream="image")
             chosen = torch.cat([torch.randint(len(images), (1,), generator=draw) for draw in draws])
@@ -118,15 +118,12 @@ class ImageProblem(Problem):
         return (signal + self.offset.to(signal.device)).clamp(0.0, 1.0).reshape(-1, *self.side)
 
     def noise_variance(self, snr_db: float | None) -> float:
-        """E|n|² an entry: E‖Φs‖² = E‖s‖² for entries of variance 1/m."""
+        """E|n|² per entry: E‖Φs‖² = E‖s‖² for entries of variance 1/m."""
         return 0.0 if snr_db is None else self.energy / self.rows * math.pow(10.0, -snr_db / 10.0)
 
-    def _images(self, split: Split) -> Tensor:
-        """uint8 [images, height, width]."""
-        return self._selected[split]
-
     @cached_property
-    def _selected(self) -> dict[Split, Tensor]:
+    def _images(self) -> dict[Split, Tensor]:
+        """The images of each split, uint8 [images, height, width]."""
         held_out = min(HELD_OUT, len(self.data.train) // 10)
         cut = len(self.data.train) - held_out
         labelled: dict[Split, tuple[Tensor, Tensor]] = {
@@ -148,10 +145,7 @@ class ImageProblem(Problem):
         generators = sample_generators(seed, split, numbers, stream="image phi")
         matrices = torch.empty(len(numbers), self.rows, self.signal_length)
 
-        def draw(position: int) -> None:
-            self._draw_matrix(matrices[position], generators[position])
-
-        for_each_sample(draw, len(numbers))
+        for_each_sample(lambda k: self._draw_matrix(matrices[k], generators[k]), len(numbers))
         if indices.start % members or len(indices) % members:
             return DenseMap(matrices[torch.tensor(indices) // members - numbers.start])
         return DenseMap(matrices) if members == 1 else GroupedMap(matrices, members)

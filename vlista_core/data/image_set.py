@@ -28,10 +28,8 @@ class ImageData:
     """int64 [samples]."""
 
     def __post_init__(self) -> None:
-        for split, images, labels in (
-            ("training", self.train, self.train_labels),
-            ("test", self.test, self.test_labels),
-        ):
+        splits = {"training": (self.train, self.train_labels), "test": (self.test, self.test_labels)}
+        for split, (images, labels) in splits.items():
             if len(images) != len(labels):
                 raise ValueError(f"{self.name} has {len(images)} {split} images but {len(labels)} labels")
 
@@ -41,7 +39,7 @@ class ImageData:
 
 
 class Source(Protocol):
-    """A place in the world that has the files of a data set."""
+    """A web site or registry that has the files of a data set."""
 
     @property
     def name(self) -> str: ...

@@ -14,7 +14,7 @@ from pathlib import Path
 from vlista_core.data.image_set import Files, ImageSet
 
 Report = Callable[[str], None]
-"""Told in a sentence what is tried and what failed."""
+"""Called with one sentence for each thing that is tried or fails."""
 
 _STALE_SECONDS = 3600.0
 

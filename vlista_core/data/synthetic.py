@@ -28,7 +28,7 @@ class SyntheticProblem(Problem):
     sparsity: float = 0.1
     """Probability that an entry is non-zero."""
     nonzeros: int | None = None
-    """Exactly so many non-zero entries in each sample, in place of independent ones."""
+    """Exactly this number of non-zero entries in each sample, in place of independent ones."""
     unit_columns: bool = True
     """Scale each column of Φ to norm 1; otherwise entries are N(0, 1/m)."""
     snr_db: float | None = None
@@ -81,7 +81,7 @@ class SyntheticProblem(Problem):
         return Batch(signal, y, phi, torch.full((count,), noise_var, dtype=signal.real.dtype), code=signal)
 
     def noise_variance(self, snr_db: float | None) -> float:
-        """E|n|² an entry for an SNR defined over the ensemble: E‖Φx‖² = E‖x‖² for columns of unit mean square."""
+        """E|n|² per entry for an SNR defined over the ensemble: E‖Φx‖² = E‖x‖² for columns of unit mean square."""
         if snr_db is None:
             return 0.0
         active = self.nonzeros if self.nonzeros is not None else self.sparsity * self.length

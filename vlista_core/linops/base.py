@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from functools import cached_property
-from typing import Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -21,6 +21,8 @@ class LinearMap(ABC):
     fields, and may be overridden where the structure allows something faster.
     """
 
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+
     @property
     @abstractmethod
     def shape(self) -> tuple[int, int]:
@@ -34,12 +36,12 @@ class LinearMap(ABC):
     @property
     def dtype(self) -> torch.dtype:
         """That of the first field with data."""
-        return self._first.dtype
+        return next(self._parts()).dtype
 
     @property
     def device(self) -> torch.device:
         """That of the first field with data."""
-        return self._first.device
+        return next(self._parts()).device
 
     @property
     def rows_orthonormal(self) -> bool:
@@ -156,17 +158,13 @@ class LinearMap(ABC):
 
         return compose(self, other)
 
-    def _fields(self) -> dict[str, object]:
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}  # type: ignore[attr-defined]
-
-    def _parts(self) -> list[Tensor | LinearMap]:
+    def _parts(self) -> Iterator[Tensor | LinearMap]:
         """The tensors and maps among the fields, in their order."""
-        values = [value if isinstance(value, tuple) else (value,) for value in self._fields().values()]
-        return [entry for value in values for entry in value if isinstance(entry, Tensor | LinearMap)]
-
-    @cached_property
-    def _first(self) -> Tensor | LinearMap:
-        return self._parts()[0]
+        for name in self.__dataclass_fields__:
+            value = getattr(self, name)
+            for entry in value if isinstance(value, tuple) else (value,):
+                if isinstance(entry, (Tensor, LinearMap)):
+                    yield entry
 
     def _with(self, change: Callable[[Tensor], Tensor], change_map: Callable[[LinearMap], LinearMap]) -> Self:
         """The same kind of map with every tensor and every map among the fields changed."""
@@ -179,7 +177,7 @@ class LinearMap(ABC):
             return tuple(changed(entry) for entry in value) if isinstance(value, tuple) else value
 
         build: Callable[..., Self] = type(self)
-        return build(**{name: changed(value) for name, value in self._fields().items()})
+        return build(**{name: changed(getattr(self, name)) for name in self.__dataclass_fields__})
 
     def _check_input(self, name: str, x: Tensor, length: int) -> None:
         if x.ndim != 2 or x.shape[1] != length:

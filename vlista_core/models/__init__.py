@@ -1,4 +1,4 @@
-"""The paper's networks and their baselines, one a file. Adding one is a new file and a line in MODELS."""
+"""The paper's networks and their baselines, one per file. Adding one is a new file and a line in MODELS."""
 
 from vlista_core.configured import register
 from vlista_core.models.adalista import AdaLISTA

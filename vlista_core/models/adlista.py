@@ -89,19 +89,15 @@ class ADLISTA(DictionaryNetwork):
 
     def _best_constants(self, batch: Batch) -> tuple[float, float]:
         """The step and threshold, the same for all samples and layers, with the least error after the last layer."""
-        psi = self.dictionary(0)
-        safe = suggest_step(batch.phi, psi)
-        size = float(psi.adjoint(batch.phi.adjoint(batch.y)).abs().square().mean().sqrt())
+        recursion = self.ista(batch.y, batch.phi)
+        safe = suggest_step(batch.phi, self.dictionary(0))
+        size = float(recursion.gradient(0, recursion.start).abs().square().mean().sqrt())
         best = (math.inf, safe, safe * size)
         for step in (scale * safe for scale in STEP_SCALES):
             for threshold in (level * step * size for level in _THRESHOLD_SCALES):
-                code = batch.y.new_zeros(len(batch), psi.shape[1])
-                for _ in range(self.layers):
-                    residual = batch.y - batch.phi.apply(psi.apply(code))
-                    moved = code + step * psi.adjoint(batch.phi.adjoint(residual))
-                    code = soft_threshold(moved, moved.real.new_tensor(threshold))
-                error = float((psi.apply(code) - batch.signal).abs().square().sum())
-                best = min(best, (error, step, threshold))
+                scalars = batch.y.real.new_tensor([step, threshold]).unbind()
+                signal = recursion.run([(scalars[0], scalars[1])] * self.layers).signal
+                best = min(best, (float((signal - batch.signal).abs().square().sum()), step, threshold))
         return best[1:]
 
     def parameter_groups(self) -> list[dict[str, object]]:

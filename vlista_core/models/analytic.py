@@ -1,4 +1,4 @@
-"""ALISTA's analytic weights: W of least generalised coherence with A, one column an atom, in closed form.
+"""ALISTA's analytic weights: W of least generalised coherence with A, one column per atom, in closed form.
 
 min ‖WᴴA‖_F² subject to w_iᴴa_i = 1 has the solution w_i = (AAᴴ)⁻¹a_i / (a_iᴴ(AAᴴ)⁻¹a_i) (Liu et al. 2019).
 """

@@ -11,7 +11,8 @@ from vlista_core.dictionaries import LearnedMap
 from vlista_core.estimate import Estimate, Measurement
 from vlista_core.linops import LinearMap
 from vlista_core.models.base import Loss, UnfoldedModel
-from vlista_core.models.layer import Layer
+from vlista_core.models.layer import Layer, Recursion
+from vlista_core.prox import soft_threshold
 
 
 class DictionaryNetwork(UnfoldedModel):
@@ -37,6 +38,17 @@ class DictionaryNetwork(UnfoldedModel):
     @abstractmethod
     def unroll(self, y: Tensor, phi: LinearMap, noise_var: Tensor) -> list[Layer]:
         """What each layer did."""
+
+    def ista(self, y: Tensor, phi: LinearMap) -> Recursion:
+        """ISTA with the dictionaries of the layers, before they are trained: all still equal the first one."""
+
+        def gradient(t: int, code: Tensor) -> Tensor:
+            psi = self.dictionary(t)
+            return psi.adjoint(phi.adjoint(y - phi.apply(psi.apply(code))))
+
+        first = self.dictionary(0)
+        zero = y.new_zeros(len(y), first.shape[1])
+        return Recursion(zero, gradient, lambda t, code, threshold: soft_threshold(code, threshold), first.apply)
 
     def forward(self, y: Tensor, phi: LinearMap, noise_var: Tensor, *, every_layer: bool = False) -> Estimate:
         """Signals of the layers before the last cost a product each: they are given where asked for, here or by the loss."""

@@ -12,7 +12,7 @@ from vlista_core.dictionaries import LearnedMap
 from vlista_core.linops import LinearMap
 from vlista_core.models.base import Loss, positive_parameter
 from vlista_core.models.dictionary_network import DictionaryNetwork
-from vlista_core.models.layer import Layer, Recursion
+from vlista_core.models.layer import Layer
 from vlista_core.models.noise_scale import NoiseScale, layer_scalars, threshold_unit
 from vlista_core.models.starting import greedy_layers, store_choices
 from vlista_core.problems import Batch
@@ -25,7 +25,7 @@ STEP_SCALES = (0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0)
 
 
 class DLISTA(DictionaryNetwork):
-    """A dictionary, a step and a threshold for each layer, the same for every sample."""
+    """One dictionary, one step and one threshold per layer, the same for every sample."""
 
     def __init__(
         self,
@@ -66,18 +66,10 @@ class DLISTA(DictionaryNetwork):
 
     def start_from(self, batch: Batch) -> None:
         """Start the step and threshold of each layer, in turn, from the best of a grid on training data."""
-
-        def gradient(t: int, code: Tensor) -> Tensor:
-            psi = self.dictionary(t)
-            return psi.adjoint(batch.phi.adjoint(batch.y - batch.phi.apply(psi.apply(code))))
-
-        first = self.dictionary(0)
-        zero = batch.y.new_zeros(len(batch), first.shape[1])
-        recursion = Recursion(zero, gradient, lambda t, code, threshold: soft_threshold(code, threshold), first.apply)
-        safe = suggest_step(batch.phi, first)
+        safe, unit = suggest_step(batch.phi, self.dictionary(0)), threshold_unit(self.noise_scale, batch.noise_var)
         steps = [scale * safe for scale in STEP_SCALES]
-        unit = threshold_unit(self.noise_scale, batch.noise_var)
-        store_choices(greedy_layers(recursion, self.layers, batch.signal, steps, unit), self.step, self.threshold)
+        chosen = greedy_layers(self.ista(batch.y, batch.phi), self.layers, batch.signal, steps, unit)
+        store_choices(chosen, self.step, self.threshold)
 
 
 @torch.no_grad()

@@ -1,7 +1,7 @@
 """The conditional prior p(Ψ_t | Ψ_{t-1}), used in training only: an encoder of three convolutions and two mirrored decoders.
 
 Convolutions 3×3 and transposed ones 7×7, all of stride 2, with width, 2·width and 4·width channels. Width 32 has 1,099,522
-weights, the paper's 1.10 M, and costs 27 G multiplications a dictionary of 1024²: reduce it where that is too much.
+weights, the paper's 1.10 M, and costs 27 G multiplications per dictionary of 1024²: reduce it where that is too much.
 """
 
 from __future__ import annotations

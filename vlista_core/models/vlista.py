@@ -27,7 +27,7 @@ from vlista_core.problems import Batch, check_count
 from vlista_core.prox import squared_modulus
 
 _CACHED = 2**20
-"""Entries of the dictionaries that are drawn at a time: larger pieces leave the processor's cache and take twice as long."""
+"""Entries of the dictionaries that are drawn at a time: small enough to stay in cache; larger pieces take twice as long."""
 _PIECES = 16
 """Pieces that share the noise of a draw: what is drawn once for all of them is a twentieth of the work."""
 

@@ -1,4 +1,4 @@
-"""Classical sparse solvers, one algorithm a file. Adding one is a new file and a line in SOLVERS."""
+"""Classical sparse solvers, one algorithm per file. Adding one is a new file and a line in SOLVERS."""
 
 from vlista_core.solvers.amp import AMP
 from vlista_core.solvers.base import Solver

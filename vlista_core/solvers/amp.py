@@ -15,7 +15,7 @@ from vlista_core.estimate import Estimate, Measurement
 from vlista_core.linops import LinearMap, ScaledMap
 from vlista_core.problems import check_count
 from vlista_core.prox import soft_threshold
-from vlista_core.solvers.base import Solver, State, check_positive, iterate, relative_change
+from vlista_core.solvers.base import Solver, State, check_positive, iterate, relative_change, zero_code
 
 _DIVERGED = 10.0
 
@@ -24,7 +24,7 @@ _DIVERGED = 10.0
 class AMP(Solver):
     """Approximate message passing with soft thresholding, for A close to i.i.d.
 
-    A is scaled to columns of unit norm on average, exactly: an error of three per cent there makes a sample in fifty diverge.
+    A is scaled to columns of unit norm on average, exactly: an error of three per cent there makes one sample in fifty diverge.
     A sample whose corrected residual grows past ten times ‖y‖ stops at its last good code: A is not of the kind AMP needs.
     """
 
@@ -41,9 +41,8 @@ class AMP(Solver):
         power = system.phi.squared_frobenius_norm() / system.phi.shape[1]
         scale = torch.where(power > 0, power, torch.ones_like(power)).rsqrt().expand(system.y.shape[0])
         unit = Measurement(system.y, ScaledMap(system.phi, scale), system.noise_var)
-        code = torch.zeros(system.y.shape[0], system.phi.shape[1], dtype=system.y.dtype, device=system.y.device)
         limit = _DIVERGED * torch.linalg.vector_norm(system.y, dim=1)
-        (code, _, _), taken = iterate(unit, (code, system.y, limit), self._update, self.iterations)
+        (code, _, _), taken = iterate(unit, (zero_code(system), system.y, limit), self._update, self.iterations)
         code = scale[:, None] * code
         return Estimate(dictionary.apply(code), code, iterations=taken)
 

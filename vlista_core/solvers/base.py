@@ -49,7 +49,7 @@ def iterate(system: Measurement, start: State, step: Step, iterations: int) -> t
     done = torch.zeros(size, dtype=torch.bool, device=device)
     taken = torch.zeros(size, dtype=torch.int64, device=device)
     place = torch.arange(size, device=device)
-    final, final_taken, state = start, taken, start
+    final, state = (*start, taken), start
     check_every = 8 if device.type == "cuda" else 1
     finished = 0
     # On the meta device there are no values that could converge: two steps show shapes and devices.
@@ -65,18 +65,15 @@ def iterate(system: Measurement, start: State, step: Step, iterations: int) -> t
         if finished == done.shape[0]:
             break
         if 2 * finished >= done.shape[0]:
-            final, final_taken = (
-                _put(final, place[done], state, done),
-                _put((final_taken,), place[done], (taken,), done)[0],
-            )
+            final = _put(final, place[done], (*state, taken), done)
             rest = ~done
             system, place, taken = system.select(rest), place[rest], taken[rest]
             state = tuple(value[rest] for value in state)
             done, finished = done[rest], 0
     if place.shape[0] == size:
         return state, taken
-    everyone = torch.ones_like(done)
-    return _put(final, place, state, everyone), _put((final_taken,), place, (taken,), everyone)[0]
+    *state_of_all, taken = _put(final, place, (*state, taken), torch.ones_like(done))
+    return tuple(state_of_all), taken
 
 
 def _keep_where(done: Tensor, old: State, new: State) -> State:
@@ -128,9 +125,21 @@ def default_penalty(system: Measurement) -> Tensor:
     return torch.maximum(noise_level, 0.01 * largest)
 
 
-def default_sparsity(m: int, atoms: int) -> int:
-    """A number of non-zeros that m measurements of `atoms` unknowns can usually identify."""
-    return max(1, int(m / (2.0 * math.log(atoms / m + math.e))))
+def nonzeros(wanted: int | None, system: Measurement) -> int:
+    """How many non-zeros to look for; None is what m measurements can usually identify."""
+    m, atoms = system.phi.shape
+    if wanted is None:
+        return min(atoms, max(1, int(m / (2.0 * math.log(atoms / m + math.e)))))
+    if wanted > min(m, atoms):
+        raise ValueError(
+            f"n_nonzero must be at most min(m, atoms) = {min(m, atoms)} for a system {m}x{atoms}, got {wanted}"
+        )
+    return wanted
+
+
+def zero_code(system: Measurement) -> Tensor:
+    """x = 0: [batch, b]."""
+    return system.y.new_zeros(system.y.shape[0], system.phi.shape[1])
 
 
 def gradient_step_size(a: LinearMap) -> Tensor:
@@ -143,12 +152,3 @@ def check_positive(**values: float | None) -> None:
     for name, value in values.items():
         if value is not None and not 0.0 < value < math.inf:
             raise ValueError(f"{name} must be positive and finite, got {value}")
-
-
-def check_nonzeros(n_nonzero: int | None, system: Measurement) -> None:
-    """ValueError where more non-zeros are asked for than the system can determine."""
-    m, atoms = system.phi.shape
-    if n_nonzero is not None and n_nonzero > min(m, atoms):
-        raise ValueError(
-            f"n_nonzero must be at most min(m, atoms) = {min(m, atoms)} for a system {m}x{atoms}, got {n_nonzero}"
-        )

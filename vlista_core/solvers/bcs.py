@@ -64,7 +64,7 @@ class BCS(Solver):
         return Estimate(dictionary.apply(code), code, variance, iterations=taken)
 
     def _update(self, system: Measurement, state: State, t: int) -> tuple[State, Tensor]:
-        """Change one γ a sample: γ, S, Q [batch, b], C⁻¹ [batch, m, m], the rise of the log likelihood so far [batch]."""
+        """Change one γ per sample: γ, S, Q [batch, b], C⁻¹ [batch, m, m], the rise of the log likelihood so far [batch]."""
         prior, sparsity, quality, inverse, rise = state
         admission = 2.0 * math.log(max(2, prior.shape[1])) if self.admission is None else self.admission
         best, gain, chosen = _best_change(prior, sparsity, quality, admission)

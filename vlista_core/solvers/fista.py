@@ -13,7 +13,7 @@ from torch import Tensor
 from vlista_core.estimate import Measurement
 from vlista_core.prox import soft_threshold
 from vlista_core.solvers.base import State, relative_change
-from vlista_core.solvers.lasso import LassoSolver
+from vlista_core.solvers.ista import LassoSolver
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,12 +17,12 @@ from vlista_core.prox import hard_threshold
 from vlista_core.solvers.base import (
     Solver,
     State,
-    check_nonzeros,
     check_positive,
-    default_sparsity,
     iterate,
+    nonzeros,
     relative_change,
     within_noise,
+    zero_code,
 )
 
 _SHRINK = 0.5
@@ -47,9 +47,7 @@ class IHT(Solver):
             check_count("n_nonzero", self.n_nonzero)
 
     def solve(self, system: Measurement, dictionary: LinearMap) -> Estimate:
-        check_nonzeros(self.n_nonzero, system)
-        m, atoms = system.phi.shape
-        keep = self.n_nonzero if self.n_nonzero is not None else min(default_sparsity(m, atoms), atoms)
+        keep = nonzeros(self.n_nonzero, system)
 
         def update(system: Measurement, state: State, t: int) -> tuple[State, Tensor]:
             code, residual = state
@@ -61,8 +59,7 @@ class IHT(Solver):
             done = (relative_change(new, code) <= self.tolerance) | within_noise(new_residual, system.noise_var)
             return (new, new_residual), done
 
-        code = torch.zeros(system.y.shape[0], atoms, dtype=system.y.dtype, device=system.y.device)
-        (code, _), taken = iterate(system, (code, system.y), update, self.iterations)
+        (code, _), taken = iterate(system, (zero_code(system), system.y), update, self.iterations)
         return Estimate(dictionary.apply(code), code, iterations=taken)
 
     def _move(self, a: LinearMap, code: Tensor, gradient: Tensor, step: Tensor, keep: int) -> Tensor:

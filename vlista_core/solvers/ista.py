@@ -2,14 +2,60 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
-from vlista_core.estimate import Measurement
+from vlista_core.estimate import Estimate, Measurement
+from vlista_core.linops import LinearMap
+from vlista_core.problems import check_count
 from vlista_core.prox import soft_threshold
-from vlista_core.solvers.base import State, relative_change
-from vlista_core.solvers.lasso import LassoSolver
+from vlista_core.solvers.base import (
+    Solver,
+    State,
+    check_positive,
+    default_penalty,
+    gradient_step_size,
+    iterate,
+    relative_change,
+    zero_code,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LassoSolver(Solver):
+    """A proximal gradient method for ½‖y - Ax‖² + λ‖x‖₁; a subclass says how one iteration moves."""
+
+    penalty: float | None = None
+    """λ; None takes the universal threshold of the noise, at least 1 % of ‖Aᴴy‖∞."""
+    step: float | None = None
+    """γ; None takes 1/‖A‖² of each sample."""
+    iterations: int = 500
+    tolerance: float = 1e-5
+    """A sample stops when its code changes by less, relative to its norm."""
+
+    def __post_init__(self) -> None:
+        check_count("iterations", self.iterations)
+        check_positive(penalty=self.penalty, step=self.step, tolerance=self.tolerance)
+
+    def solve(self, system: Measurement, dictionary: LinearMap) -> Estimate:
+        ones = torch.ones_like(system.noise_var)
+        step = (gradient_step_size(system.phi) if self.step is None else self.step) * ones
+        penalty = default_penalty(system) if self.penalty is None else self.penalty * ones
+        code = zero_code(system)
+        start = (code, step[:, None], (step * penalty)[:, None], *self.memory(code))
+        (code, *_), taken = iterate(system, start, self.update, self.iterations)
+        return Estimate(dictionary.apply(code), code, iterations=taken)
+
+    @abstractmethod
+    def memory(self, code: Tensor) -> State:
+        """What the method remembers between iterations besides the code, at the start."""
+
+    @abstractmethod
+    def update(self, system: Measurement, state: State, t: int) -> tuple[State, Tensor]:
+        """One iteration on (code [batch, b], step [batch, 1], threshold [batch, 1], *memory)."""
 
 
 @dataclass(frozen=True, kw_only=True)

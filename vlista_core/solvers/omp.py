@@ -1,6 +1,6 @@
 """Orthogonal matching pursuit: add the atom most correlated with the residual, project, repeat.
 
-The projection is a Gram–Schmidt factorisation A_S = QR that grows by a column an iteration, orthogonalised twice.
+The projection is a Gram–Schmidt factorisation A_S = QR that grows by one column per iteration, orthogonalised twice.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor
 from vlista_core.estimate import Estimate, Measurement
 from vlista_core.linops import LinearMap
 from vlista_core.problems import check_count
-from vlista_core.solvers.base import Solver, State, check_nonzeros, default_sparsity, iterate, within_noise
+from vlista_core.solvers.base import Solver, State, iterate, nonzeros, within_noise, zero_code
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,23 +31,21 @@ class OMP(Solver):
             check_count("n_nonzero", self.n_nonzero)
 
     def solve(self, system: Measurement, dictionary: LinearMap) -> Estimate:
-        check_nonzeros(self.n_nonzero, system)
-        m, atoms = system.phi.shape
+        most, m = nonzeros(self.n_nonzero, system), system.phi.shape[0]
         size, kind, device = system.y.shape[0], system.y.dtype, system.y.device
-        most = self.n_nonzero if self.n_nonzero is not None else min(default_sparsity(m, atoms), atoms)
         norms = system.phi.column_norms()
         weight = torch.where(norms > 0, 1.0 / norms, torch.zeros_like(norms)).expand(size, -1)
         start = (
             system.y,
-            torch.zeros(size, most, m, dtype=kind, device=device),
+            system.y.new_zeros(size, most, m),
             torch.eye(most, dtype=kind, device=device).expand(size, -1, -1).clone(),
-            torch.zeros(size, most, dtype=kind, device=device),
+            system.y.new_zeros(size, most),
             torch.zeros(size, most, dtype=torch.int64, device=device),
             weight.clone(),
         )
         (_, _, triangle, projections, support, _), taken = iterate(system, start, _add_atom, most)
         values = torch.linalg.solve_triangular(triangle, projections[:, :, None], upper=True)[:, :, 0]
-        code = torch.zeros(size, atoms, dtype=kind, device=device).scatter_add(1, support, values)
+        code = zero_code(system).scatter_add(1, support, values)
         return Estimate(dictionary.apply(code), code, iterations=taken)
 
 

@@ -16,7 +16,7 @@ from vlista_core.estimate import Estimate, Measurement
 from vlista_core.linops import IdentityMap, LinearMap
 from vlista_core.problems import check_count
 from vlista_core.prox import bernoulli_gauss
-from vlista_core.solvers.base import Solver, State, check_positive, iterate, relative_change
+from vlista_core.solvers.base import Solver, State, check_positive, iterate, relative_change, zero_code
 
 _LEAST = 1e-6
 _ROUNDING = 10.0
@@ -28,8 +28,8 @@ class VAMP(Solver):
     """Vector approximate message passing; returns the posterior variance of the denoiser.
 
     A sample's noise is taken to be at least ten times machine precision of its power per measurement, and precisions are kept
-    below the inverse of that: without both, rounding errors grow without bound as noise_var goes to 0. A sample that diverges
-    all the same, because y does not fit the model, keeps its last good code.
+    below the inverse of that: without both, rounding errors grow without bound as noise_var goes to 0. A sample that still
+    diverges, because y does not fit the model, keeps its last good code.
     """
 
     forms_product = True
@@ -52,7 +52,7 @@ class VAMP(Solver):
             raise ValueError(f"damping must lie in (0, 1], got {self.damping}")
 
     def solve(self, system: Measurement, dictionary: LinearMap) -> Estimate:
-        atoms, size = system.phi.shape[1], system.y.shape[0]
+        size = system.y.shape[0]
         eigenvalues, vectors = torch.linalg.eigh(system.phi.gram())
         eigenvalues = eigenvalues.clamp_min(0).expand(size, -1)
         vectors = vectors.expand(size, -1, -1)
@@ -64,20 +64,9 @@ class VAMP(Solver):
         y = system.y / unit[:, None]
         floor = _rounding(y) * y.abs().square().mean(1)
         noise = torch.maximum(system.noise_var / unit.square(), torch.where(usable, floor, 1.0))
-        zero = torch.zeros(size, atoms, dtype=y.dtype, device=y.device)
-        one = torch.ones_like(noise)[:, None]
-        start = (
-            zero,
-            zero.real.clone(),
-            zero,
-            one,
-            zero,
-            one,
-            self.activity * one,
-            one / self.activity,
-            eigenvalues,
-            vectors,
-        )
+        zero, one = zero_code(system), torch.ones_like(noise)[:, None]
+        prior = self.activity * one, one / self.activity
+        start = (zero, zero.real.clone(), zero, one, zero, one, *prior, eigenvalues, vectors)
         (code, variance, *_), taken = iterate(Measurement(y, system.phi, noise), start, self._update, self.iterations)
         code = torch.where(usable[:, None], unit[:, None] * code, 0)
         variance = unit.square()[:, None] * variance

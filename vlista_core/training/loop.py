@@ -12,12 +12,10 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from vlista_core.draws import sample_generators
@@ -25,32 +23,18 @@ from vlista_core.problems import Batch
 from vlista_core.progress import Report
 from vlista_core.tensorfile import Json
 from vlista_core.training import resume
-from vlista_core.training.rates import PLATEAU_DROP, PLATEAU_FLOOR, Schedule, plateau, rate_factor
+from vlista_core.training.rates import PLATEAU_DROP, PLATEAU_FLOOR, plateau, rate_factor
 from vlista_core.training.result import DivergedError, Record
 from vlista_core.training.stream import Stream
-from vlista_core.training.validation import Metric, validate
+from vlista_core.training.validation import validate
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+    from vlista_core.training.trainer import Trainer
 
 FAILURE_DROP = 0.5
 """A non-finite loss, gradient or validation figure halves the learning rates."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What the loop takes from a Trainer."""
-
-    seed: int
-    batch_size: int
-    slices: int
-    steps: int | None
-    seconds: float | None
-    schedule: Schedule
-    patience: int
-    warmup: float
-    clip_norm: float | None
-    validate_every: int
-    write_every: int
-    retries: int
-    metric: Metric | None
 
 
 class Work:
@@ -89,7 +73,7 @@ class Loop:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: Trainer,
         fabric: Fabric,
         model: nn.Module,
         loss_module: nn.Module,
@@ -97,14 +81,10 @@ class Loop:
         stream: Stream,
         report: Report,
     ) -> None:
-        self.plan = plan
-        self.fabric = fabric
-        self.model = model
+        self.plan, self.fabric, self.stream, self.report = plan, fabric, stream, report
+        self.model, self.optimizer = model, optimizer
         self.module, self.stepper = fabric.setup(loss_module, optimizer)
-        self.optimizer = optimizer
         self.rates = [float(group["lr"]) for group in optimizer.param_groups]
-        self.stream = stream
-        self.report = report
         self.counters = resume.Counters()
         self.good = resume.Snapshot.of(model, optimizer)
         self.best: dict[str, Tensor] | None = None
@@ -125,12 +105,17 @@ class Loop:
         progress = self._progress()
         while progress < 1.0 or counters.step == 0:
             self._set_rates(progress)
-            self._take(self._step())
+            loss = self._step()
+            if loss is None:
+                self._fail("the loss or its gradient")
+            else:
+                self._losses.append(loss)
+                self._last_loss = loss
             counters.step += 1
             progress = self._progress()
             if counters.step % plan.validate_every == 0 or progress >= 1.0:
                 self._validate()
-                due = counters.step % plan.write_every == 0 or progress >= 1.0
+                due = counters.step % (plan.checkpoint_every or plan.validate_every) == 0 or progress >= 1.0
                 if due and path is not None and self.fabric.is_global_zero:
                     resume.write(path, counters, self.good, self.best, run)
             self._report(progress)
@@ -142,12 +127,10 @@ class Loop:
         """Share of the budget spent; rank 0's clock counts."""
         plan, counters = self.plan, self.counters
         counters.seconds = time.perf_counter() - self._started
-        if plan.steps is not None:
-            share = counters.step / plan.steps
-        else:
-            counters.seconds = float(self.fabric.broadcast(counters.seconds))
-            share = counters.seconds / (plan.seconds or 1.0)
-        return share
+        if plan.total_steps is not None:
+            return counters.step / plan.total_steps
+        counters.seconds = float(self.fabric.broadcast(counters.seconds))
+        return counters.seconds / (plan.seconds or 1.0)
 
     def _report(self, share: float) -> None:
         counters = self.counters
@@ -189,18 +172,11 @@ class Loop:
 
     def _generator(self, number: int) -> torch.Generator:
         """The generator of one slice of this step, on the batch's device: a function of (seed, step, slice)."""
-        index = self.counters.step * self.plan.slices + number
-        (generator,) = sample_generators(self.plan.seed, "train", [index], stream="training_loss")
+        index = self.counters.step * self.stream.total_slices + number
+        (generator,) = sample_generators(self.stream.seed, "train", [index], stream="training_loss")
         if self.fabric.device.type == "cpu":
             return generator
         return torch.Generator(self.fabric.device).manual_seed(generator.initial_seed())
-
-    def _take(self, loss: float | None) -> None:
-        if loss is None:
-            self._fail("the loss or its gradient")
-        else:
-            self._losses.append(loss)
-            self._last_loss = loss
 
     def _validate(self) -> None:
         counters, plan = self.counters, self.plan

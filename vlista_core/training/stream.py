@@ -9,40 +9,29 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import torch
 
 from vlista_core.draws import Split
 from vlista_core.problems import Batch, Problem
 
+if TYPE_CHECKING:
+    from vlista_core.training.trainer import Trainer
+
 
 class Stream:
     """The samples of one process: its share of the `slices` equal slices of every global batch."""
 
     def __init__(
-        self,
-        problem: Problem,
-        *,
-        seed: int,
-        batch_size: int,
-        slices: int,
-        rank: int,
-        world_size: int,
-        steps: int | None,
-        training_samples: int | None,
-        validation_samples: int,
+        self, problem: Problem, plan: Trainer, *, seed: int, slices: int, rank: int = 0, world_size: int = 1
     ) -> None:
-        self._problem = problem
-        self._seed = seed
-        self._batch_size = batch_size
-        self._slice = batch_size // slices
-        self._steps = steps
+        self.problem, self.plan, self.seed, self.total_slices = problem, plan, seed, slices
         each = slices // world_size
         self.slices = range(rank * each, (rank + 1) * each)
-        self._steps_per_epoch = training_samples // batch_size if training_samples is not None else None
-        starts = range(0, validation_samples, self._slice)
-        self._validation = [(start, min(self._slice, validation_samples - start)) for start in starts][rank::world_size]
+        self._slice = plan.batch_size // slices
+        starts, most = range(0, plan.validation_samples, self._slice), plan.validation_samples
+        self._validation = [(start, min(self._slice, most - start)) for start in starts][rank::world_size]
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="draws")
         self._pending: tuple[int, list[Future[Batch]]] | None = None
 
@@ -59,7 +48,7 @@ class Stream:
         if self._pending is None or self._pending[0] != step:
             self._pending = step, self._submit_step(step)
         current = self._pending[1]
-        if self._steps is None or step + 1 < self._steps:
+        if self.plan.total_steps is None or step + 1 < self.plan.total_steps:
             self._pending = step + 1, self._submit_step(step + 1)
         for number, future in zip(self.slices, current, strict=True):
             yield number, future.result()
@@ -76,10 +65,10 @@ class Stream:
             yield pending.result()
 
     def _submit_step(self, step: int) -> list[Future[Batch]]:
-        position = step if self._steps_per_epoch is None else step % self._steps_per_epoch
-        start = position * self._batch_size
+        samples, size = self.plan.training_samples, self.plan.batch_size
+        start = (step if samples is None else step % (samples // size)) * size
         return [self._pool.submit(self._draw, "train", start + i * self._slice, self._slice) for i in self.slices]
 
     @torch.no_grad()
     def _draw(self, split: Split, start: int, count: int) -> Batch:
-        return self._problem.sample(count, seed=self._seed, split=split, start=start)
+        return self.problem.sample(count, seed=self.seed, split=split, start=start)

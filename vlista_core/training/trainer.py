@@ -8,11 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Literal, cast, get_args
+from typing import TYPE_CHECKING, Literal, cast, get_args
 
 import torch
-from lightning_fabric import Fabric
-from lightning_fabric.strategies.ddp import DDPStrategy
 from torch import nn
 
 from vlista_core import tensorfile
@@ -20,11 +18,14 @@ from vlista_core.configured import Configured
 from vlista_core.problems import Problem, check_count
 from vlista_core.progress import progress_bar
 from vlista_core.tensorfile import Json
-from vlista_core.training.loop import Loop, LossModule, Plan, parameter_groups
+from vlista_core.training.loop import Loop, LossModule, parameter_groups
 from vlista_core.training.rates import Schedule
 from vlista_core.training.result import TrainingResult
 from vlista_core.training.stream import Stream
 from vlista_core.training.validation import Metric
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 Precision = Literal["32-true", "bf16-mixed"]
 Accelerator = Literal["auto", "cpu", "cuda"]
@@ -39,14 +40,14 @@ class Trainer:
     """
 
     batch_size: int = 128
-    """Samples an optimiser step, over all processes."""
+    """Samples per optimiser step, over all processes."""
     steps: int | None = None
     epochs: int | None = None
     """Passes over `training_samples`."""
     seconds: float | None = None
     """Wall-clock time, validation included; the schedules follow the elapsed share."""
     training_samples: int | None = None
-    """Train on that many fixed samples, whole batches only; None draws fresh ones for ever."""
+    """Train on this many fixed samples, whole batches only; None draws new ones in every step."""
     learning_rate: float = 1e-3
     """Of groups that the model's `parameter_groups()` gives no "lr"."""
     weight_decay: float = 0.0
@@ -107,6 +108,13 @@ class Trainer:
         if self.metric is not None and not callable(self.metric):
             raise ValueError(f"metric must be None or a function of (signal, batch), got {self.metric!r}")
 
+    @property
+    def total_steps(self) -> int | None:
+        """Steps of the whole run; None where the budget is in seconds."""
+        if self.epochs is None or self.training_samples is None:
+            return self.steps
+        return self.epochs * (self.training_samples // self.batch_size)
+
     def fit(
         self,
         model: nn.Module,
@@ -134,23 +142,12 @@ class Trainer:
         with _quiet_fabric():
             fabric = self._fabric()
         slices = self._slices(fabric.world_size)
-        plan = self._plan(seed, slices)
-        stream = Stream(
-            problem,
-            seed=seed,
-            batch_size=self.batch_size,
-            slices=slices,
-            rank=fabric.global_rank,
-            world_size=fabric.world_size,
-            steps=plan.steps,
-            training_samples=self.training_samples,
-            validation_samples=self.validation_samples,
-        )
+        stream = Stream(problem, self, seed=seed, slices=slices, rank=fabric.global_rank, world_size=fabric.world_size)
         bar = progress_bar(type(model).__name__, shown=fabric.is_global_zero)
         module, messages = self._loss_module(model, problem)
         with stream, bar as report:
             optimizer = torch.optim.Adam(groups, fused=not any(p.is_complex() for p in model.parameters()))
-            loop = Loop(plan, fabric, model, module, optimizer, stream, report)
+            loop = Loop(self, fabric, model, module, optimizer, stream, report)
             loop.counters.messages.extend(messages)
             run = self._run(model, problem, seed, slices)
             if path is not None:
@@ -178,6 +175,10 @@ class Trainer:
             raise ValueError(f"epochs={self.epochs} needs training_samples, the size of an epoch, got None")
 
     def _fabric(self) -> Fabric:
+        # Imported here because it takes longer than everything else that a program needs before it trains.
+        from lightning_fabric import Fabric
+        from lightning_fabric.strategies.ddp import DDPStrategy
+
         world = int(os.environ.get("WORLD_SIZE", "1"))
         local = int(os.environ.get("LOCAL_WORLD_SIZE", str(world)))
         accelerator = self.accelerator
@@ -210,26 +211,6 @@ class Trainer:
             return module, ["compile=True was left out: torch's compiler makes no code for complex numbers"]
         return cast(nn.Module, torch.compile(module, dynamic=False)), []
 
-    def _plan(self, seed: int, slices: int) -> Plan:
-        steps = self.steps
-        if self.epochs is not None and self.training_samples is not None:
-            steps = self.epochs * (self.training_samples // self.batch_size)
-        return Plan(
-            seed=seed,
-            batch_size=self.batch_size,
-            slices=slices,
-            steps=steps,
-            seconds=self.seconds,
-            schedule=self.schedule,
-            patience=self.patience,
-            warmup=self.warmup,
-            clip_norm=self.clip_norm,
-            validate_every=self.validate_every,
-            write_every=self.checkpoint_every or self.validate_every,
-            retries=self.retries,
-            metric=self.metric,
-        )
-
     def _run(self, model: nn.Module, problem: Problem, seed: int, slices: int) -> dict[str, Json]:
         """What must be equal for a run to be the same run."""
         run: dict[str, Json] = {field.name: getattr(self, field.name) for field in fields(self)}
@@ -238,8 +219,7 @@ class Trainer:
         run["seed"], run["slices"] = seed, slices
         run["model"] = type(model).__name__
         run["model configuration"] = model.configuration() if isinstance(model, Configured) else None
-        kind = f"{type(problem).__name__} {problem.measurements}x{problem.signal_length} {problem.dtype}"
-        run["problem"] = kind
+        run["problem"] = f"{type(problem).__name__} {problem.measurements}x{problem.signal_length} {problem.dtype}"
         return cast(dict[str, Json], tensorfile.as_json("the model's configuration", run))
 
     def _result(self, loop: Loop) -> TrainingResult:
@@ -284,8 +264,8 @@ def _check_number(
     allowed = f"above {above:g}" if above is not None else f"at least {least:g}"
     allowed += f" and below {below:g}" if below != float("inf") else " and finite"
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    low = above if above is not None else least
-    if not number or not (low is None or value > low or (above is None and value == low)) or not value < below:
+    enough = number and (value >= least if least is not None else above is None or value > above)
+    if not (enough and value < below):
         raise ValueError(f"{name} must be a number {allowed}, got {value!r}")
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from vlista_core.estimate import Estimator
 from vlista_core.problems import Batch
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 Metric = Callable[[Tensor, Batch], float]
 """(estimated signal [batch, n], the batch) -> a figure to be minimised, averaged over the samples."""
