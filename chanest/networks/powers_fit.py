@@ -162,7 +162,7 @@ class PowerTraining:
         psi, phi = estimator.directions, noisy.phi
         powers = estimator.powers(noisy, *self._looked(noisy))
         with torch.no_grad():
-            posterior = condition(DirectionCovariance(powers, psi), noisy)
+            posterior = condition(DirectionCovariance(powers, estimator.directions), noisy)
             held = posterior.whitened
         again = phi.apply(psi.apply(powers * psi.adjoint(phi.adjoint(held)))) + noisy.noise_var[:, None] * held
         whitened = held + posterior.solve(noisy.y - again)

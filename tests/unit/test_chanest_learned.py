@@ -102,7 +102,9 @@ def test_a_budget_in_steps_gives_the_same_network_again(problem: chanest.Channel
 
 def test_fit_says_how_far_it_is_and_what_it_did(problem: chanest.ChannelProblem) -> None:
     told: list[float] = []
-    facts = estimator_class("dlista").build(problem).fit(problem, Fit(steps=4, report=lambda share, _: told.append(share)))
+    facts = (
+        estimator_class("dlista").build(problem).fit(problem, Fit(steps=4, report=lambda share, _: told.append(share)))
+    )
     assert told[0] == 0.0
     assert sorted(told) == told
     assert told[-1] > 0.5
