@@ -257,19 +257,25 @@ class LowRankPosterior(Posterior):
         raise ValueError("a posterior of low rank does not hold the inverse of C; ask for `whitened` or `mean`")
 
 
-def condition(prior: Covariance, measured: Measurement, probes: LinearMap | None = None) -> Posterior:
+def condition(
+    prior: Covariance, measured: Measurement, probes: LinearMap | None = None, *, floor: float = 0.0
+) -> Posterior:
     """The posterior of s ~ CN(0, R) given y; with probes P, of Ps.
 
     prior: R, shared or one per sample. C is factorised once for all samples where they share R, Φ and the noise.
+    floor: added to the noise, in units of the mean power of a measurement, where there may be no noise at all.
     """
     if isinstance(prior, LowRank) and prior.columns_held < measured.y.shape[1]:
-        gram = _with_noise(prior.gram_seen(measured.phi), measured.noise_var)
+        gram = _with_noise(prior.gram_seen(measured.phi), measured.noise_var, floor)
         return LowRankPosterior(prior, measured, cholesky(gram), probes)
-    return Posterior(prior, measured, cholesky(_with_noise(prior.seen(measured.phi), measured.noise_var)), probes)
+    total = _with_noise(prior.seen(measured.phi), measured.noise_var, floor)
+    return Posterior(prior, measured, cholesky(total), probes)
 
 
-def _with_noise(seen: Tensor, noise_var: Tensor) -> Tensor:
-    """seen + σ²I. seen: [batch or 1, m, m], noise_var: [batch] -> [batch or 1, m, m]."""
+def _with_noise(seen: Tensor, noise_var: Tensor, floor: float) -> Tensor:
+    """seen + σ²I and the floor. seen: [batch or 1, m, m], noise_var: [batch] -> [batch or 1, m, m]."""
+    if floor > 0:
+        noise_var = noise_var + floor * seen.diagonal(dim1=1, dim2=2).real.mean(1)
     if len(seen) == 1 < len(noise_var) and not noise_var.is_meta and bool((noise_var == noise_var[0]).all()):
         noise_var = noise_var[:1]
     total = seen.expand(len(noise_var), -1, -1).clone()

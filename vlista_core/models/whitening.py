@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from vlista_core.estimate import Measurement
-from vlista_core.linalg import cholesky
+from vlista_core.gaussian import DenseCovariance, condition
 from vlista_core.linops import DenseMap, GroupedMap, LinearMap
 
 _FLOOR = 1e-4
@@ -29,23 +29,15 @@ def whiten(measured: Measurement, covariance: Tensor) -> Measurement:
     groups = noise_var.reshape(len(matrix), -1)
     if not noise_var.is_meta and bool((groups != groups[:, :1]).any()):
         matrix, members, groups = measured.phi.materialize().expand(len(y), -1, -1), 1, noise_var[:, None]
-    total = matrix @ covariance @ matrix.mH
-    power = total.diagonal(dim1=1, dim2=2).real
-    total.diagonal(dim1=1, dim2=2).add_(groups[:, :1] + _FLOOR * power.mean(1, keepdim=True))
-    factor = cholesky(total)
     rows = y.reshape(len(matrix), -1, y.shape[1])
-    white, rows = _solved(factor, matrix), _solved(factor, rows.mT).mT
+    first = Measurement(rows[:, 0], DenseMap(matrix), groups[:, 0])
+    posterior = condition(DenseCovariance(covariance[None]), first, floor=_FLOOR)
+    white, rows = posterior.whiten(matrix), posterior.whiten(rows.mT).mT
     noise = groups
     if not noise_var.is_meta and bool((noise_var > 0).any()):
         identity = torch.eye(y.shape[1], dtype=y.dtype, device=y.device)
-        noise = groups * _solved(factor, identity.expand_as(factor)).abs().square().mean(1).sum(1, keepdim=True)
+        noise = groups * posterior.whiten(identity.expand_as(posterior.factor)).abs().square().mean(1).sum(1, keepdim=True)
     return Measurement(rows.reshape(y.shape), _as_before(white, members, measured.phi), noise.reshape(-1))
-
-
-def _solved(factor: Tensor, right: Tensor) -> Tensor:
-    """L⁻¹ times a block."""
-    solution: Tensor = torch.linalg.solve_triangular(factor, right, upper=False)
-    return solution
 
 
 def _as_before(matrix: Tensor, members: int, phi: LinearMap) -> LinearMap:
