@@ -22,12 +22,9 @@ from torch import Tensor, nn
 from vlista_core import checkpoint
 from vlista_core.data.image_problem import ImageProblem
 from vlista_core.data.image_set import ImageData
-from vlista_core.dictionaries import (
-    LearnedDictionary,
-    principal_directions,
-    scaled_principal,
-)
+from vlista_core.dictionaries import LearnedDictionary, principal_directions, scaled_principal
 from vlista_core.estimate import Estimator
+from vlista_core.experiments.experiment import budget
 from vlista_core.experiments.image_loss import ImageTraining
 from vlista_core.experiments.image_solvers import (
     FROM,
@@ -53,8 +50,8 @@ from vlista_core.tensorfile import Json
 
 LAYERS = 3
 ANALYTIC_LAYERS = 12
-"""Of ALISTA and NALISTA, which have two numbers a layer."""
-_START_IMAGES = 20_000
+"""Of ALISTA and NALISTA, which have two numbers per layer."""
+START_IMAGES = 20_000
 _STEPS, _LEVELS = (0.01, 0.03, 0.1, 0.2, 0.4, 0.7, 1.0), (0.1, 0.5, 1.0, 2.0, 3.0, 4.0, 1000.0)
 """Steps, and thresholds in units of the mean of such a step, that NALISTA may start with."""
 
@@ -111,10 +108,8 @@ def fit(model: str, problem: ImageProblem, seed: int, weights: Path) -> tuple[Es
     learner = made.learner(network, problem)
     result = train(learner, problem, made, seed, weights.with_suffix(".resume.safetensors"))
     details: dict[str, Json] = {
-        "steps": result.steps,
-        "batch_size": made.batch_size,
-        "learning_rate": made.rate_for(problem),
-        "train_seconds": round(before + result.seconds, 1),
+        "recipe": made.told(problem),
+        "budget": budget(result, made.batch_size, before),
         "parameters": sum(parameter.numel() for parameter in network.parameters()),
         "history": [[r.step, round(before + r.seconds, 1), round(-r.validation, 4)] for r in result.history],
     }
@@ -136,7 +131,7 @@ def _calibration(problem: ImageProblem, seed: int) -> Batch:
 
 def _start(problem: ImageProblem, seed: int) -> Tensor:
     """Where dictionaries start: [n, n]."""
-    return scaled_principal(training_signals(problem, seed, _START_IMAGES)).matrix
+    return scaled_principal(training_signals(problem, seed, START_IMAGES)).matrix
 
 
 def _lista(problem: ImageProblem, seed: int) -> UnfoldedModel:
@@ -157,7 +152,7 @@ def _denoising_start(problem: ImageProblem, seed: int) -> Tensor:
     In direction i of power p_i, Φᵀy has power (1 + 1/m)p_i + Σp/m for Gaussian Φ, so the best gain is p_i over that; T steps
     of ISTA have the gain 1 - (1 - ψ_i²)^T.
     """
-    directions, power = principal_directions(training_signals(problem, seed, _START_IMAGES))
+    directions, power = principal_directions(training_signals(problem, seed, START_IMAGES))
     m = problem.measurements
     gain = power / ((1.0 + 1.0 / m) * power + power.sum() / m)
     return directions * torch.sqrt(1.0 - (1.0 - gain) ** (1.0 / LAYERS))
@@ -178,7 +173,7 @@ def _adlista(problem: ImageProblem, seed: int, kind: Kind) -> ADLISTA:
 
 def _whitened_adlista(problem: ImageProblem, seed: int) -> ADLISTA:
     """A-DLISTA on whitened measurements; with Ψ = R^½ for a dictionary it starts as the best linear estimate."""
-    directions, power = principal_directions(training_signals(problem, seed, _START_IMAGES))
+    directions, power = principal_directions(training_signals(problem, seed, START_IMAGES))
     chosen = _whitened(problem)
     psi = directions * (power + chosen.shrinkage * power.mean()).sqrt()
     model = ADLISTA(
@@ -203,7 +198,7 @@ def _vlista(problem: ImageProblem, seed: int) -> UnfoldedModel:
     """
     sure = _adlista(problem, seed, "adaptive")
     sure.dictionaries = nn.ModuleList([sure.dictionaries[0]] * LAYERS)
-    train(ImageTraining(sure, problem), replace(problem, sharing=_WARM.sharing), _WARM, seed, None)
+    train(ImageTraining(sure, problem), replace(problem, sharing=WARM.sharing), WARM, seed, None)
     decoder = sure.dictionaries[0]
     assert isinstance(decoder, LearnedDictionary)
     model = VLISTA(
@@ -224,7 +219,7 @@ def _fixed_system(problem: ImageProblem, seed: int) -> tuple[Tensor, Tensor]:
     """Principal directions [n, n], in which images are sparsest, and analytic weights [m, n] for the one Φ of a problem."""
     if problem.fixed_phi is None:
         raise ValueError("ALISTA and NALISTA are for one Φ here; their weights are made for it")
-    dictionary, _ = principal_directions(training_signals(problem, seed, _START_IMAGES))
+    dictionary, _ = principal_directions(training_signals(problem, seed, START_IMAGES))
     return dictionary, analytic_weights((problem.fixed_phi @ dictionary).double()).float()
 
 
@@ -253,7 +248,7 @@ def _nalista(problem: ImageProblem, seed: int) -> UnfoldedModel:
     return model
 
 
-_WARM = Recipe(partial(_adlista, kind="adaptive"), 200, 5e-4, validations=4)
+WARM = Recipe(partial(_adlista, kind="adaptive"), 200, 5e-4, validations=4)
 MODELS: dict[str, Recipe | Callable[[ImageProblem, int], Made]] = {
     "canonical": partial(make_ista, dictionary=canonical_basis),
     "wavelet": partial(make_ista, dictionary=wavelet_basis),

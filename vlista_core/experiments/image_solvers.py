@@ -24,8 +24,8 @@ FROM = 10**8
 """Index of the training draws that starts and dictionaries are made from; training never comes that far."""
 _PENALTIES: tuple[Value, ...] = (0.001, 0.003, 0.01, 0.03, 0.1)
 _ITERATIONS: tuple[Value, ...] = (10, 30, 100)
-_SPARSE_IMAGES, _SPARSE_ATOMS = 2000, 256
-_COVARIANCE_IMAGES = 20_000
+SPARSE_IMAGES, _SPARSE_ATOMS = 2000, 256
+COVARIANCE_IMAGES = 20_000
 _CHUNK = 25
 _LEAST_NOISE = 1e-6
 """Of the mean power of a measurement: what stands in for noise where there is none."""
@@ -64,7 +64,7 @@ class LinearMMSE(Estimator):
 
 
 def make_lmmse(problem: ImageProblem, seed: int) -> Made:
-    signals = training_signals(problem, seed, _COVARIANCE_IMAGES)
+    signals = training_signals(problem, seed, COVARIANCE_IMAGES)
     return LinearMMSE(signals.mT @ signals / len(signals)), {}
 
 
@@ -111,5 +111,5 @@ def sparse_pca_basis(problem: ImageProblem, seed: int) -> LinearMap:
 @lru_cache(maxsize=1)
 def _sparse_components(data: ImageData, seed: int) -> LinearMap:
     """The same for every number of measurements, and slow to find."""
-    images = training_signals(ImageProblem(data=data, rows=1, centred=True), seed, _SPARSE_IMAGES)
+    images = training_signals(ImageProblem(data=data, rows=1, centred=True), seed, SPARSE_IMAGES)
     return sparse_pca(images, min(_SPARSE_ATOMS, images.shape[1] // 2), iterations=5, seed=seed)

@@ -14,6 +14,7 @@ from vlista_core.experiments.image_loss import ImageTraining
 from vlista_core.experiments.image_solvers import negative_ssim
 from vlista_core.models import UnfoldedModel
 from vlista_core.problems import Batch
+from vlista_core.tensorfile import Json
 from vlista_core.training import Trainer
 from vlista_core.training.result import TrainingResult
 
@@ -40,6 +41,16 @@ class Recipe:
     def rate_for(self, problem: ImageProblem) -> float:
         """The learning rate on the images of a problem."""
         return self.rate(problem) if callable(self.rate) else self.rate
+
+    def told(self, problem: ImageProblem) -> dict[str, Json]:
+        """For the row of a table."""
+        return {
+            "learning_rate": self.rate_for(problem),
+            "sharing": self.sharing,
+            "validations": self.validations,
+            "validation_images": self.validation_images,
+            "loss": "own" if self.learner is own_loss else "image",
+        }
 
 
 def train(model: nn.Module, problem: ImageProblem, recipe: Recipe, seed: int, resume: Path | None) -> TrainingResult:

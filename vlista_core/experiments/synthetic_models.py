@@ -14,6 +14,7 @@ import torch
 from vlista_core.data.synthetic import SyntheticProblem
 from vlista_core.dictionaries import LearnedDictionary
 from vlista_core.estimate import Estimator
+from vlista_core.experiments.experiment import budget
 from vlista_core.metrics import nmse_median_db
 from vlista_core.models import ADLISTA, ALISTA, DLISTA, LISTA, NALISTA, VLISTA, UnfoldedModel
 from vlista_core.models.analytic import averaged_weights
@@ -63,9 +64,8 @@ def fit(name: str, problem: SyntheticProblem, seed: int, checkpoint: Path) -> tu
     result = trainer.fit(model, problem, seed=seed, checkpoint=checkpoint, resume=True)
     checkpoint.unlink(missing_ok=True)
     details: dict[str, Json] = {
-        "steps": result.steps,
-        "batch_size": made.batch_size,
-        "train_seconds": round(result.seconds, 2),
+        "recipe": {"learning_rate": made.rate},
+        "budget": budget(result, made.batch_size),
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "history": [[record.step, round(record.seconds, 2), round(record.validation, 4)] for record in result.history],
     }
