@@ -111,7 +111,7 @@ def fit(model: str, problem: ImageProblem, seed: int, weights: Path) -> tuple[Es
         "recipe": made.told(problem),
         "budget": budget(result, made.batch_size, before),
         "parameters": sum(parameter.numel() for parameter in network.parameters()),
-        "history": [[r.step, round(before + r.seconds, 1), round(-r.validation, 4)] for r in result.history],
+        "history": [[r.step, round(before + r.seconds, 2), round(-r.validation, 4)] for r in result.history],
     }
     write_json(beside, details)
     checkpoint.save(network, weights)
@@ -138,7 +138,7 @@ def _lista(problem: ImageProblem, seed: int) -> UnfoldedModel:
     n = problem.signal_length
     if problem.fixed_phi_seed is None:
         model = LISTA(n, n, layers=LAYERS)
-        store_matrix(model.encoder, _denoising_start(problem, seed).mT.contiguous())
+        store_matrix(model.encoder, denoising_start(problem, seed).mT.contiguous())
     else:
         model = LISTA(n, n, layers=LAYERS, measurements=problem.measurements)
         store_matrix(model.decoder, _start(problem, seed))
@@ -146,7 +146,7 @@ def _lista(problem: ImageProblem, seed: int) -> UnfoldedModel:
     return model
 
 
-def _denoising_start(problem: ImageProblem, seed: int) -> Tensor:
+def denoising_start(problem: ImageProblem, seed: int) -> Tensor:
     """Ψ: [n, n] with which LISTA starts as the best linear estimate from Φᵀy alone, Σ_k(I - ΨᵀΨ)^k Ψᵀ(Φᵀy) over the layers.
 
     In direction i of power p_i, Φᵀy has power (1 + 1/m)p_i + Σp/m for Gaussian Φ, so the best gain is p_i over that; T steps

@@ -58,7 +58,7 @@ def finish(results: Sequence[Result]) -> None:
     if left:
         say(f"the time is up; {left} cells are left for the next run")
     if failed:
-        say(f"{failed} cells failed; the same command tries them again")
+        say(f"cells that failed: {failed}; the same command tries them again")
         raise typer.Exit(1)
 
 
