@@ -1,4 +1,4 @@
-"""The paper's experiments: the contract of each, the image table beside the paper's, which cells are chosen, one line per cell."""
+"""The paper's experiments: the contract of each, the table beside the paper's, which cells are chosen, one line per cell."""
 
 from __future__ import annotations
 

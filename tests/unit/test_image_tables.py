@@ -11,8 +11,8 @@ import torch
 from vlista_core.data.image_set import ImageData
 from vlista_core.experiments import image_models, image_solvers, images
 from vlista_core.experiments.image_models import MODELS
-from vlista_core.experiments.image_training import Recipe
 from vlista_core.experiments.images import ImageTable, Mnist, MnistFixed
+from vlista_core.experiments.recipes import Recipe
 from vlista_core.study import Cell, Context
 
 
@@ -39,7 +39,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(image_models, "START_IMAGES", 300)
     monkeypatch.setattr(image_solvers, "SPARSE_IMAGES", 100)
     monkeypatch.setattr(image_solvers, "COVARIANCE_IMAGES", 300)
-    tiny = {"steps": 4, "batch_size": 16, "validations": 2, "validation_images": 16}
+    tiny = {"steps": 4, "batch_size": 16, "validations": 2, "validation_samples": 16}
     monkeypatch.setattr(image_models, "WARM", replace(image_models.WARM, **tiny))
     for name, made in MODELS.items():
         if isinstance(made, Recipe):

@@ -11,7 +11,6 @@ from pydantic import Field
 from vlista_core.experiments.published import compared
 from vlista_core.study import Cell, Row, Study
 from vlista_core.study.tables import decibels
-from vlista_core.training.result import TrainingResult
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,12 +66,6 @@ def cell_name(experiment: str, cell: Cell) -> str:
     model, m, seed = identity(cell)
     parts = [experiment, model, f"m{m}", f"s{seed}", *(f"{key}-{cell[key]}" for key in cell if key not in _IDENTITY)]
     return ".".join(re.sub(r"[^\w.+-]", "_", part) for part in parts)
-
-
-def budget(result: TrainingResult, batch_size: int, before: float = 0.0) -> Row:
-    """What a training took, for a row. before: seconds that the start of the network took."""
-    steps, seconds = result.steps, round(before + result.seconds, 2)
-    return {"steps": steps, "batch_size": batch_size, "samples": steps * batch_size, "seconds": seconds}
 
 
 def rows_by(frame: pd.DataFrame, *keys: str) -> dict[tuple[Any, ...], dict[str, Any]]:

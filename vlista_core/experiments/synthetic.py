@@ -61,8 +61,7 @@ class Synthetic(Experiment):
         model, rows, seed = identity(cell)
         fixed = 0 if cell["phi"] == "fixed" else None
         problem = SyntheticProblem(length=self.length, rows=rows, unit_columns=False, fixed_phi_seed=fixed)
-        checkpoint = context.scratch / f"{self.cell_id(cell)}.resume.safetensors"
-        estimator, details = fit(model, problem, seed, checkpoint)
+        estimator, details = fit(model, problem, seed, context.scratch / f"{self.cell_id(cell)}.safetensors")
         return {**measure(estimator, problem, seed, self.test_samples), **details}
 
     def tables(self, frame: pd.DataFrame) -> list[Table]:
