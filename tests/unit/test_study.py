@@ -118,6 +118,11 @@ def test_a_line_that_is_torn_is_run_again_and_one_that_is_damaged_is_named(tmp_p
     for call in (lambda: run_study(Toy(), tmp_path), lambda: read_study(tmp_path, REGISTRY)):
         with pytest.raises(ValueError, match=r"rows\.jsonl, line 3 is damaged"):
             call()
+    other = json.loads(lines[2])
+    del other["cell"]["model"]
+    path.write_bytes(b"".join([*lines[:2], json.dumps(other).encode() + b"\n"]))
+    with pytest.raises(ValueError, match=r"rows\.jsonl, line 3 is of another version: its cell has no 'model'"):
+        read_study(tmp_path, REGISTRY)
     assert _rows(run_study(Toy(), tmp_path, restart=True)) == _rows(first)
 
 
@@ -195,6 +200,8 @@ def test_an_object_of_the_user_runs_here_every_time(tmp_path: Path) -> None:
     read = read_study(tmp_path, REGISTRY)
     assert read.frame["level"].tolist() == [6.0, -1.0, 6.0, -2.0]
     assert run_study(Toy(models=("b",), sizes=(1, 2)), tmp_path).frame["level"].tolist() == [6.0, -1.0, 6.0, -2.0]
+    failing = Toy(models=("mine",), sizes=(1, 2), failing=("mine",)).with_own({"mine": 7.0})
+    assert run_study(failing, tmp_path).frame["level"].tolist() == [-1.0, -2.0]
 
 
 def test_a_restart_forgets_the_chosen_rows_and_what_they_kept(tmp_path: Path) -> None:
