@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
 import pandas as pd
 import pytest
+from study_kill import kill_often
 
 from vlista_core.data.synthetic import SyntheticProblem
 from vlista_core.experiments import EXPERIMENTS
@@ -15,7 +18,7 @@ from vlista_core.experiments.cli import check_wanted, chosen_studies, integers, 
 from vlista_core.experiments.curves import LOOKS
 from vlista_core.experiments.images import ImageTable, Mnist
 from vlista_core.experiments.published import compared, printed, printed_latency, printed_parameters
-from vlista_core.experiments.synthetic import measure
+from vlista_core.experiments.synthetic import Synthetic, measure
 from vlista_core.solvers import FISTA
 from vlista_core.study import Cell, Context, Row, run_study, study_class
 
@@ -56,7 +59,7 @@ def test_a_table_shows_ours_the_papers_and_the_difference(tmp_path: Path) -> Non
 def test_what_is_chosen_exists_or_is_refused_in_one_sentence() -> None:
     studies = chosen_studies("mnist")
     assert isinstance(studies[0], ImageTable)
-    wanted: dict[str, list[str | int]] = {"model": ["lista"], "measurements": [100], "seed": [1]}
+    wanted: dict[str, Sequence[str | int]] = {"model": ["lista"], "measurements": [100], "seed": [1]}
     check_wanted("mnist", studies, wanted)
     chosen = [studies[0].cell_id(cell) for cell in studies[0].cells() if is_wanted(cell, wanted)]
     assert chosen == ["mnist.lista.m100.s1"]
@@ -104,6 +107,15 @@ def test_quantiles_rise_and_the_median_is_the_figure() -> None:
     levels = [float(str(value)) for value in quantiles.values()]
     assert levels == sorted(levels)
     assert result["nmse_db"] == quantiles["50"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")
+def test_an_experiment_that_is_killed_often_ends_with_the_rows_of_one_run(tmp_path: Path) -> None:
+    study = Synthetic(models=("ista", "fista", "bcs"), measurements=(16,), length=32, test_samples=20)
+    assert kill_often(study, tmp_path / "killed", times=5, longest=0.5, seed=0) >= 2
+    resumed, whole = run_study(study, tmp_path / "killed"), run_study(study, tmp_path / "whole")
+    assert len(whole.records) == 6
+    assert [(each.cell, each.row) for each in resumed.records] == [(each.cell, each.row) for each in whole.records]
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)

@@ -21,6 +21,7 @@ from vlista_core.experiments import calibration, image_models, ood, reconstructi
 from vlista_core.experiments.calibration import Calibration, Intervals, best_factor, reliability
 from vlista_core.experiments.experiment import Experiment
 from vlista_core.experiments.ood import OutOfDistribution, auroc_interval, draw_pair, p_value, score_images
+from vlista_core.experiments.recipes import Recipe
 from vlista_core.experiments.reconstructions import Reconstructions, packed, unpacked
 from vlista_core.linops import DenseMap
 from vlista_core.metrics import auroc
@@ -217,7 +218,7 @@ def test_cells_of_reconstructions_hold_the_pictures(toys: Context, tmp_path: Pat
 
 def test_a_network_that_is_kept_tells_how_it_was_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = image_models.MODELS["dlista"]
-    assert isinstance(recipe, image_models.Recipe)
+    assert isinstance(recipe, Recipe)
     monkeypatch.setitem(image_models.MODELS, "dlista", replace(recipe, steps=2, batch_size=4))
     monkeypatch.setattr(image_models, "START_IMAGES", 200)
     weights = tmp_path / "toy.dlista.m40.s0.safetensors"

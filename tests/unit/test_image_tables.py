@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from vlista_core.data.image_problem import ImageProblem
 from vlista_core.data.image_set import ImageData
 from vlista_core.experiments import image_models, image_solvers, images
 from vlista_core.experiments.image_models import MODELS
@@ -39,12 +40,14 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(image_models, "START_IMAGES", 300)
     monkeypatch.setattr(image_solvers, "SPARSE_IMAGES", 100)
     monkeypatch.setattr(image_solvers, "COVARIANCE_IMAGES", 300)
-    tiny = {"steps": 4, "batch_size": 16, "validations": 2, "validation_samples": 16}
-    monkeypatch.setattr(image_models, "WARM", replace(image_models.WARM, **tiny))
+    monkeypatch.setattr(image_models, "WARM", _tiny(image_models.WARM, 16))
     for name, made in MODELS.items():
         if isinstance(made, Recipe):
-            size = 4 if name == "vlista" else 16
-            monkeypatch.setitem(MODELS, name, replace(made, **{**tiny, "batch_size": size, "sharing": 4}))
+            monkeypatch.setitem(MODELS, name, replace(_tiny(made, 4 if name == "vlista" else 16), sharing=4))
+
+
+def _tiny(recipe: Recipe[ImageProblem], size: int) -> Recipe[ImageProblem]:
+    return replace(recipe, steps=4, batch_size=size, validations=2, validation_samples=16)
 
 
 def _run(table: ImageTable, model: str, folder: Path, m: int = 40) -> dict[str, object]:

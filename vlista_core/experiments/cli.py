@@ -81,7 +81,8 @@ def show_table(name: Annotated[str, typer.Argument(help="An experiment.")], outp
     """Print the tables of an experiment, in Markdown: ours, the paper's, the difference."""
     with one_line_errors():
         study_class(name, EXPERIMENTS)
-        tell(markdown(read_study(output / name, EXPERIMENTS)))
+        read = read_study(output / name, EXPERIMENTS)
+        tell(markdown(read.study, read.frame))
 
 
 @app.command()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from pydantic import Field
 
 from vlista_core.experiments.published import compared
-from vlista_core.study import Cell, Row, Study
+from vlista_core.study import Cell, Row, Study, Table
 from vlista_core.study.tables import decibels
 
 if TYPE_CHECKING:
@@ -66,6 +67,15 @@ def cell_name(experiment: str, cell: Cell) -> str:
     model, m, seed = identity(cell)
     parts = [experiment, model, f"m{m}", f"s{seed}", *(f"{key}-{cell[key]}" for key in cell if key not in _IDENTITY)]
     return ".".join(re.sub(r"[^\w.+-]", "_", part) for part in parts)
+
+
+def by_measurements(
+    title: str, models: Iterable[str], measurements: Iterable[int], entry: Callable[[str, int], str]
+) -> Table:
+    """A line for each model and a column for each number of measurements, ascending. entry: (model, m) -> text."""
+    columns = sorted(measurements)
+    lines = [(model, *(entry(model, m) for m in columns)) for model in models]
+    return Table.of(title, ("model", *(f"m = {m}" for m in columns)), lines)
 
 
 def rows_by(frame: pd.DataFrame, *keys: str) -> dict[tuple[Any, ...], dict[str, Any]]:

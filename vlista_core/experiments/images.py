@@ -14,7 +14,7 @@ from vlista_core.data.image_set import ImageData
 from vlista_core.data.images import load_images
 from vlista_core.estimate import Estimator
 from vlista_core.experiments.curves import Curve, draw_panels
-from vlista_core.experiments.experiment import Experiment, identity
+from vlista_core.experiments.experiment import Experiment, by_measurements, identity
 from vlista_core.experiments.image_models import fit, image_problem
 from vlista_core.experiments.published import STANDS_FOR, compared, printed
 from vlista_core.metrics import nmse_db, psnr_db, ssim
@@ -74,12 +74,14 @@ class ImageTable(Experiment):
     def tables(self, frame: pd.DataFrame) -> list[Table]:
         others = [f"† printed for {STANDS_FOR[model]}" for model in self.models if model in STANDS_FOR]
         note = f" ({', '.join(others)})" if others else ""
-        columns = sorted(self.measurements)
-        overview = [(model, *(self._pair(frame, model, m) for m in columns)) for model in self.models]
-        title = f"{self.heading}: SSIM, ours (paper's){note}"
-        tables = [Table.of(title, ("model", *(f"m = {m}" for m in columns)), overview)]
+
+        def pair(model: str, m: int) -> str:
+            paper, ours = compared(self.name, model, m), _mean(_of(frame, model, m), "ssim")
+            return f"{number(ours, '.3f')} ({number(paper and paper[0], '.3f')}{_mark(model)})"
+
+        tables = [by_measurements(f"{self.heading}: SSIM, ours (paper's){note}", self.models, self.measurements, pair)]
         heading = ("model", "ours", "paper", "difference", "seeds", "spread", "test images", "training (s)")
-        for m in columns:
+        for m in sorted(self.measurements):
             lines = [self._line(frame, model, m) for model in self.models]
             tables.append(Table.of(f"{self.heading}, m = {m}: SSIM{note}", heading, lines))
         return tables
@@ -106,11 +108,6 @@ class ImageTable(Experiment):
 
     def _seeds_at(self, m: int) -> int:
         return self.seeds if m == self.repeated else 1
-
-    def _pair(self, frame: pd.DataFrame, model: str, m: int) -> str:
-        paper = compared(self.name, model, m)
-        ours = number(_mean(_of(frame, model, m), "ssim"), ".3f")
-        return f"{ours} ({number(paper and paper[0], '.3f')}{_mark(model)})"
 
     def _line(self, frame: pd.DataFrame, model: str, m: int) -> tuple[str, ...]:
         found, paper = _of(frame, model, m), compared(self.name, model, m)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vlista_core.experiments.experiment import Experiment, cell_name, identity, rows_by
+from vlista_core.experiments.experiment import Experiment, by_measurements, cell_name, identity, rows_by
 from vlista_core.experiments.image_models import fit, image_problem
 from vlista_core.experiments.images import images_of
 from vlista_core.metrics import ssim
@@ -69,20 +69,16 @@ class Reconstructions(Experiment):
         }
 
     def tables(self, frame: pd.DataFrame) -> list[Table]:
-        found, columns = rows_by(frame, "data", "model", "measurements"), sorted(self.measurements)
+        found = rows_by(frame, "data", "model", "measurements")
 
-        def line(data: str, model: str) -> tuple[str, ...]:
-            return model, *(number(found.get((data, model, m), {}).get("ssim"), ".3f") for m in columns)
+        def table(data: str) -> Table:
+            def entry(model: str, m: int) -> str:
+                return number(found.get((data, model, m), {}).get("ssim"), ".3f")
 
-        heading = ("model", *(f"m = {m}" for m in columns))
-        return [
-            Table.of(
-                f"{title}: SSIM of the {self.images} images that are shown",
-                heading,
-                [line(data, model) for model in self.models],
-            )
-            for data, title in DATA.items()
-        ]
+            title = f"{DATA[data]}: SSIM of the {self.images} images that are shown"
+            return by_measurements(title, self.models, self.measurements, entry)
+
+        return [table(data) for data in DATA]
 
     def figures(self, frame: pd.DataFrame, folder: Path) -> list[Figure]:
         found, figures = rows_by(frame, "data", "measurements", "model"), []

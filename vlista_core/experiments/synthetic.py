@@ -15,7 +15,7 @@ import torch
 from vlista_core.data.synthetic import SyntheticProblem
 from vlista_core.estimate import Estimator
 from vlista_core.experiments.curves import Curve, draw_panels
-from vlista_core.experiments.experiment import Experiment, identity, rows_by
+from vlista_core.experiments.experiment import Experiment, by_measurements, identity, rows_by
 from vlista_core.experiments.synthetic_models import MODELS, VARYING_ONLY, fit
 from vlista_core.metrics import nmse_db, squared_error_ratios
 from vlista_core.problems import Problem
@@ -65,15 +65,15 @@ class Synthetic(Experiment):
         return {**measure(estimator, problem, seed, self.test_samples), **details}
 
     def tables(self, frame: pd.DataFrame) -> list[Table]:
-        found, columns = rows_by(frame, "phi", "model", "measurements"), sorted(self.measurements)
-        return [
-            Table.of(
-                f"Synthetic, {words}: median NMSE in dB (10 % … 90 % of the samples)",
-                ("model", *(f"m = {m}" for m in columns)),
-                [(model, *(_entry(found.get((phi, model, m))) for m in columns)) for model in self._models(phi)],
+        found = rows_by(frame, "phi", "model", "measurements")
+
+        def table(phi: str, words: str) -> Table:
+            title = f"Synthetic, {words}: median NMSE in dB (10 % … 90 % of the samples)"
+            return by_measurements(
+                title, self._models(phi), self.measurements, lambda model, m: _entry(found.get((phi, model, m)))
             )
-            for phi, words in _WORDS.items()
-        ]
+
+        return [table(phi, words) for phi, words in _WORDS.items()]
 
     def figures(self, frame: pd.DataFrame, folder: Path) -> list[Figure]:
         if frame.empty:

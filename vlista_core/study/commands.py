@@ -64,11 +64,11 @@ def finish(results: Sequence[Result]) -> None:
 
 def show(folder: Path, registry: Registry) -> None:
     """Write the page of a folder; print the tables and the message of its own study."""
-    page = write_page(folder, registry)
-    read = read_study(folder, registry)
-    for table in read.study.tables(read.frame):
+    page, read = write_page(folder, registry), read_study(folder, registry)
+    frame = read.frame
+    for table in read.study.tables(frame):
         if not table.detail:
             print_table(table, out)
-    if message := read.study.headline(read.frame):
+    if message := read.study.headline(frame):
         tell(message)
     tell(f"report: {page}")
