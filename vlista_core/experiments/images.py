@@ -6,7 +6,6 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-import torch
 from torch import Tensor
 
 from vlista_core.data.image_problem import ImageProblem
@@ -17,6 +16,7 @@ from vlista_core.experiments.curves import Curve, draw_panels
 from vlista_core.experiments.experiment import Experiment, by_measurements, identity
 from vlista_core.experiments.image_models import fit, image_problem
 from vlista_core.experiments.published import STANDS_FOR, compared, printed
+from vlista_core.experiments.recipes import estimate_test_draws
 from vlista_core.metrics import nmse_db, psnr_db, ssim
 from vlista_core.models import VLISTA
 from vlista_core.problems import Batch
@@ -25,8 +25,6 @@ from vlista_core.study.tables import missing, number, signed
 
 if TYPE_CHECKING:
     import pandas as pd
-
-_BATCH = 50
 
 
 class ImageTable(Experiment):
@@ -172,12 +170,7 @@ def images_of(name: str, folder: Path | None) -> ImageData:
 
 def measure(estimator: Estimator, problem: ImageProblem, seed: int, count: int) -> Row:
     """SSIM on the first `count` test images, its standard error, and PSNR and NMSE of the same estimates."""
-    estimates, signals = [], []
-    for start in range(0, count, _BATCH):
-        batch = problem.sample(min(_BATCH, count - start), seed=seed, split="test", start=start)
-        estimates.append(estimator.estimate(batch.y, batch.phi, batch.noise_var).signal)
-        signals.append(batch.signal)
-    images, truth = problem.images(torch.cat(estimates)), problem.images(torch.cat(signals))
+    images, truth = map(problem.images, estimate_test_draws(estimator, problem, seed, count, 50))
     values = ssim(images, truth)
     return {
         "ssim": round(float(values.mean()), 4),

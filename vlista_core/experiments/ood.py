@@ -186,22 +186,19 @@ def auroc_interval(scores_in: Tensor, scores_out: Tensor, seed: int) -> tuple[fl
 
 def summarise(found: Found, paper: str, seed: int) -> Row:
     """What a row keeps. paper: the paper's score, whose figures stand apart as well."""
-    p_values: dict[str, Row] = {
-        score: {noise: float(f"{p_value(*pair):.4g}") for noise, pair in levels.items()}
-        for score, levels in found.items()
-    }
-    aurocs = {
-        score: {noise: [round(value, 4) for value in auroc_interval(*pair, seed)] for noise, pair in levels.items()}
+    scores: dict[str, Any] = {
+        score: {
+            "p_values": {noise: float(f"{p_value(*pair):.4g}") for noise, pair in levels.items()},
+            "auroc": {
+                noise: [round(value, 4) for value in auroc_interval(*pair, seed)] for noise, pair in levels.items()
+            },
+        }
         for score, levels in found.items()
     }
     return {
-        "auroc_noiseless": aurocs[paper]["noiseless"][0],
-        "p_values": p_values[paper],
-        "auroc": {noise: [*values] for noise, values in aurocs[paper].items()},
-        "scores": {
-            score: {"p_values": p_values[score], "auroc": {noise: [*values] for noise, values in aurocs[score].items()}}
-            for score in found
-        },
+        "auroc_noiseless": scores[paper]["auroc"]["noiseless"][0],
+        **scores[paper],
+        "scores": scores,
         "score": paper,
     }
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
+import torch
 from torch import Tensor
 
 from vlista_core import checkpoint
@@ -116,3 +117,15 @@ def fit_network(
     write_json(beside, details)
     checkpoint.save(network, weights)
     return network, details
+
+
+def estimate_test_draws(
+    estimator: Estimator, problem: Problem, seed: int, count: int, batch: int
+) -> tuple[Tensor, Tensor]:
+    """Estimates and true signals of the first `count` test draws, [count, n] each. batch: draws at once."""
+    estimates, signals = [], []
+    for start in range(0, count, batch):
+        drawn = problem.sample(min(batch, count - start), seed=seed, split="test", start=start)
+        estimates.append(estimator.estimate(drawn.y, drawn.phi, drawn.noise_var).signal)
+        signals.append(drawn.signal)
+    return torch.cat(estimates), torch.cat(signals)

@@ -16,6 +16,7 @@ from vlista_core.data.synthetic import SyntheticProblem
 from vlista_core.estimate import Estimator
 from vlista_core.experiments.curves import Curve, draw_panels
 from vlista_core.experiments.experiment import Experiment, by_measurements, identity, rows_by
+from vlista_core.experiments.recipes import estimate_test_draws
 from vlista_core.experiments.synthetic_models import MODELS, VARYING_ONLY, fit
 from vlista_core.metrics import nmse_db, squared_error_ratios
 from vlista_core.problems import Problem
@@ -119,12 +120,7 @@ class Synthetic(Experiment):
 
 def measure(estimator: Estimator, problem: Problem, seed: int, count: int) -> Row:
     """NMSE on test draws: the median, quantiles of single samples, and the ratio of sums."""
-    estimates, signals = [], []
-    for start in range(0, count, 250):
-        batch = problem.sample(min(250, count - start), seed=seed, split="test", start=start)
-        estimates.append(estimator.estimate(batch.y, batch.phi, batch.noise_var).signal)
-        signals.append(batch.signal)
-    estimate, signal = torch.cat(estimates), torch.cat(signals)
+    estimate, signal = estimate_test_draws(estimator, problem, seed, count, 250)
     ratios = squared_error_ratios(estimate, signal).double()
     levels = torch.quantile(ratios, torch.tensor(QUANTILES, dtype=torch.float64) / 100)
     levels_db = (10.0 * torch.log10(levels)).clamp_min(_LEAST_DB).tolist()
