@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from vlista_core.experiments import cell_id, get_experiment
-from vlista_core.experiments.base import IDENTITY, Cell
+from vlista_core.experiments import EXPERIMENTS
 from vlista_core.experiments.published import compared
-from vlista_core.experiments.store import read_cells
+from vlista_core.study import read_study, study_class
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "results" / "paper"
@@ -21,59 +21,66 @@ OUT_OF_REACH = {("cifar10-fixed", model, m) for model in ("lista", "a-dlista") f
 AT_PAR = {("cifar10", 1)}
 """Where the adaptive A-DLISTA is as good as the linear MMSE estimate it starts from, and not better."""
 
-CELLS = read_cells(FOLDER)
+READ = {name: read_study(FOLDER / name, EXPERIMENTS) for name in EXPERIMENTS}
+ROWS: dict[str, list[dict[str, Any]]] = {
+    name: [{**record.cell, **record.row} for record in read.records] for name, read in READ.items()
+}
 
 
-def _found(experiment: str, model: str, measurements: int) -> list[Cell]:
+def _found(experiment: str, model: str, measurements: int) -> list[dict[str, Any]]:
     """The seeds of one place of a table."""
-    place = experiment, model, measurements
-    return [cell for cell in CELLS if (cell["experiment"], cell["model"], cell["measurements"]) == place]
+    return [row for row in ROWS[experiment] if (row["model"], row["measurements"]) == (model, measurements)]
 
 
 def _ssim(experiment: str, model: str, measurements: int) -> float:
-    values = [float(str(cell["ssim"])) for cell in _found(experiment, model, measurements)]
-    return sum(values) / len(values)
+    values = [row["ssim"] for row in _found(experiment, model, measurements)]
+    return float(sum(values) / len(values))
 
 
-def test_every_file_is_the_cell_of_a_registered_experiment() -> None:
-    assert CELLS
-    known = {
-        cell_id(cell) for name in {str(cell["experiment"]) for cell in CELLS} for cell in get_experiment(name).cells()
-    }
-    found = {path.stem for path in (FOLDER / "cells").glob("*.json")}
-    assert len(found) == len(CELLS)
-    assert found <= known
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_row_is_of_the_experiment_as_it_is_now_and_none_is_missing(name: str) -> None:
+    read, now = READ[name], study_class(name, EXPERIMENTS).model_validate({})
+    assert read.study == now
+    names = [read.study.cell_id(record.cell) for record in read.records]
+    assert names == [now.cell_id(cell) for cell in now.cells()]
+    assert len((FOLDER / name / "rows.jsonl").read_text(encoding="utf-8").splitlines()) == len(names)
 
 
-@pytest.mark.parametrize("table", TABLES)
-def test_no_cell_of_a_table_is_missing(table: str) -> None:
-    wanted = {cell_id(cell) for cell in get_experiment(table).cells() if cell["seed"] == 0}
-    assert wanted - {path.stem for path in (FOLDER / "cells").glob("*.json")} == set()
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_the_committed_tables_are_those_of_the_rows(name: str) -> None:
+    tables = READ[name].study.tables(READ[name].frame)
+    assert (FOLDER / name / "table.md").read_text(encoding="utf-8") == "\n".join(table.markdown() for table in tables)
 
 
 def test_tables_are_of_a_thousand_images_and_bcs_of_two_hundred() -> None:
-    for cell in CELLS:
-        if cell["experiment"] in TABLES:
-            assert int(str(cell["test_samples"])) >= (200 if cell["model"] == "bcs" else 1000)
+    for row in (row for table in TABLES for row in ROWS[table]):
+        assert row["test_samples"] >= (200 if row["model"] == "bcs" else 1000)
 
 
-@pytest.mark.parametrize(
-    "cell",
-    [cell for cell in CELLS if cell["experiment"] in TABLES],
-    ids=lambda cell: cell_id({key: cell[key] for key in IDENTITY}),
-)
-def test_networks_are_at_or_above_the_printed_figure(cell: Cell) -> None:
-    place = str(cell["experiment"]), str(cell["model"]), int(str(cell["measurements"]))
-    paper = compared(*place)
-    if place[1] in LEARNED and paper is not None and place not in OUT_OF_REACH:
-        assert float(str(cell["ssim"])) >= paper[0]
+def test_what_was_trained_says_its_budget() -> None:
+    for name in (*TABLES, "synthetic"):
+        trained = [row for row in ROWS[name] if "history" in row]
+        assert {row["model"] for row in trained} >= {"lista", "a-dlista"}
+        for row in trained:
+            assert row["budget"]["samples"] == row["budget"]["steps"] * row["budget"]["batch_size"] > 0
+            assert row["budget"]["seconds"] > 0
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_networks_are_at_or_above_the_printed_figure(table: str) -> None:
+    for row in ROWS[table]:
+        place = table, row["model"], row["measurements"]
+        paper = compared(*place)
+        if row["model"] in LEARNED and paper is not None and place not in OUT_OF_REACH:
+            assert row["ssim"] >= paper[0], place
 
 
 @pytest.mark.parametrize("data", ["mnist", "cifar10"])
 @pytest.mark.parametrize("measurements", [100, 300, 500])
 def test_the_adaptive_one_leads_the_paper_s_rows(data: str, measurements: int) -> None:
     ours = _ssim(data, "a-dlista-adaptive", measurements)
-    rows = {str(cell["model"]) for cell in CELLS if (cell["experiment"], cell["measurements"]) == (data, measurements)}
+    rows = {row["model"] for row in ROWS[data] if row["measurements"] == measurements}
+    assert rows >= {"lista", "dlista", "vlista", "bcs"}
     for model in rows - {"a-dlista-adaptive", "lmmse"}:
         assert ours > _ssim(data, model, measurements), model
 
@@ -87,37 +94,35 @@ def test_vlista_is_ahead_of_bcs_and_the_adaptive_one_of_the_linear_estimate(data
 
 
 def test_memory_stays_small() -> None:
-    peaks = [float(str(cell["peak_gigabytes"])) for cell in CELLS if "peak_gigabytes" in cell]
-    assert len(peaks) > 10
-    assert max(peaks) < 6
+    peaks = [record.provenance.peak_gigabytes for read in READ.values() for record in read.records]
+    known = [peak for peak in peaks if peak is not None]
+    assert len(known) > 10
+    assert max(known) < 6
 
 
 def test_the_adaptive_one_trains_in_minutes() -> None:
     for data in ("mnist", "cifar10"):
-        for cell in _found(data, "a-dlista-adaptive", 100):
-            assert float(str(cell["train_seconds"])) <= 300
-            assert float(str(cell["seconds_to_printed"])) <= 60
+        rows = _found(data, "a-dlista-adaptive", 100)
+        assert len(rows) == 3
+        for row in rows:
+            assert row["budget"]["seconds"] <= 300
+            assert row["seconds_to_printed"] <= 60
     assert _ssim("mnist", "a-dlista-adaptive", 100) >= 0.66
 
 
 def test_vlista_tells_unseen_digits_at_every_noise_level() -> None:
-    cells = [cell for cell in CELLS if (cell["experiment"], cell["model"]) == ("ood", "vlista")]
-    assert len(cells) > 1
-    for cell in cells:
-        levels = cell["p_values"]
-        assert isinstance(levels, dict)
-        assert len(levels) == 4
-        assert max(float(str(level)) for level in levels.values()) < 0.05, cell["seed"]
+    rows = [row for row in ROWS["ood"] if row["model"] == "vlista"]
+    assert len(rows) > 1
+    for row in rows:
+        assert len(row["p_values"]) == 4
+        assert max(row["p_values"].values()) < 0.05, row["seed"]
 
 
 @pytest.mark.parametrize("phi", ["varying", "fixed"])
 @pytest.mark.parametrize("measurements", [64, 96, 128, 160])
 def test_the_adaptive_one_is_the_best_of_three_layers_on_synthetic_data(phi: str, measurements: int) -> None:
-    medians = {
-        str(cell["model"]): float(str(cell["nmse_db"]))
-        for cell in CELLS
-        if (cell["experiment"], cell["measurements"], cell.get("phi")) == ("synthetic", measurements, phi)
-    }
+    here = [row for row in ROWS["synthetic"] if (row["measurements"], row["phi"]) == (measurements, phi)]
+    medians = {row["model"]: row["nmse_db"] for row in here}
     assert {"lista", "dlista", "a-dlista", "vlista", "alista", "nalista"} < set(medians)
     ours = medians.pop("a-dlista-adaptive")
     assert all(ours < median for model, median in medians.items() if model not in ("ista", "fista", "bcs"))

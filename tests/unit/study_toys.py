@@ -79,6 +79,12 @@ class Toy(Study):
         return f"The best is {frame['level'].min():g}."
 
 
+class Slow(Toy):
+    """Cells that take long enough to be killed."""
+
+    pause: float = Field(default=0.03, exclude=True)
+
+
 class Clock(Study):
     """Cells that measure time, and values that cannot be kept."""
 

@@ -17,15 +17,18 @@ from vlista_core.data.image_problem import ImageProblem
 from vlista_core.data.image_set import ImageData
 from vlista_core.dictionaries import LearnedDictionary
 from vlista_core.estimate import Estimate, Estimator
-from vlista_core.experiments import Context, Experiment, calibration, image_models, ood, reconstructions
+from vlista_core.experiments import calibration, image_models, ood, reconstructions
 from vlista_core.experiments.calibration import Calibration, Intervals, best_factor, reliability
+from vlista_core.experiments.experiment import Experiment
 from vlista_core.experiments.ood import OutOfDistribution, auroc_interval, draw_pair, p_value, score_images
+from vlista_core.experiments.recipes import Recipe
 from vlista_core.experiments.reconstructions import Reconstructions, packed, unpacked
 from vlista_core.linops import DenseMap
 from vlista_core.metrics import auroc
 from vlista_core.models import VLISTA
 from vlista_core.problems import Batch
 from vlista_core.solvers import BCS
+from vlista_core.study import Context, Provenance, Record, frame
 from vlista_core.tensorfile import Json
 
 SIDE = 12
@@ -57,24 +60,19 @@ def _fit(model: str, problem: ImageProblem, seed: int, weights: Path) -> tuple[E
 
 @pytest.fixture
 def toys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Context:
-    """Toy digits, untrained models and few draws in place of the true ones."""
+    """Toy digits and untrained models in place of the true ones."""
     for module in (ood, calibration, reconstructions):
         monkeypatch.setattr(module, "images_of", lambda name, folder: _toy())
         monkeypatch.setattr(module, "fit", _fit)
-    for module in (ood, calibration):
-        monkeypatch.setattr(module, "DRAWS", 3)
-    monkeypatch.setattr(ood, "IMAGES", 4)
-    monkeypatch.setattr(calibration, "TEST_IMAGES", 5)
-    monkeypatch.setattr(calibration, "VALIDATION_IMAGES", 4)
-    return Context(None, tmp_path)
+    return Context(tmp_path)
 
 
-def _run(experiment: Experiment, context: Context, **chosen: Json) -> dict[str, Any]:
+def _run(experiment: Experiment, context: Context, **chosen: Json) -> Record:
     [cell] = [cell for cell in experiment.cells() if all(cell[key] == value for key, value in chosen.items())]
-    result = experiment.run(cell, context)
-    assert json.loads(json.dumps(result, allow_nan=False)) == result
-    assert experiment.figure in result
-    return {**cell, **result}
+    row = experiment.run(cell, context)
+    assert json.loads(json.dumps(row, allow_nan=False)) == row
+    assert experiment.figure in row
+    return Record(cell=cell, row=row, provenance=Provenance())
 
 
 def test_the_p_value_is_that_of_welchs_test() -> None:
@@ -136,7 +134,7 @@ def test_scores_are_what_their_words_say() -> None:
 
     phi = DenseMap(torch.tensor([[0.25, 0.0]]))
     batch = Batch(torch.tensor([[1.0, 2.0], [2.0, 2.0]]), torch.ones(2, 1), phi, torch.zeros(2))
-    scores = score_images(Known(), batch)
+    scores = score_images(Known(), batch, 3)
     assert set(scores) == set(ood.SCORES)
     for name, expected in {
         "variance": [2.0, 4.0],
@@ -165,65 +163,72 @@ def test_images_come_back_as_they_were_kept() -> None:
     assert np.array_equal(unpacked(packed(image), (2, 3)), [[0, 128, 255], [51, 102, 153]])
 
 
-@pytest.mark.parametrize("model", ood.MODELS)
+@pytest.mark.parametrize("model", OutOfDistribution().models)
 def test_a_cell_of_detection_holds_every_noise_level(model: str, toys: Context, tmp_path: Path) -> None:
-    experiment = OutOfDistribution()
-    cell = _run(experiment, toys, model=model, seed=0)
+    experiment = OutOfDistribution(images=4, draws=3)
+    record = _run(experiment, toys, model=model, seed=0)
+    cell: dict[str, Any] = dict(record.row)
     assert (tmp_path / f"ood.{model}.m100.s0.safetensors").exists()
     assert cell["test_samples"] == 8
     assert list(cell["p_values"]) == list(cell["auroc"]) == list(ood.NOISE)
     assert all(0.0 <= p <= 1.0 for p in cell["p_values"].values())
     assert cell["auroc_noiseless"] == cell["auroc"]["noiseless"][0]
     assert cell["scores"][ood.PAPER[model]]["auroc"] == cell["auroc"]
-    p_table, *auroc_tables = experiment.tables([cell])
+    p_table, *auroc_tables = experiment.tables(frame([record]))
     assert sum("–" not in line for line in p_table.lines) == 1
     assert [sum("–" not in line for line in table.lines) for table in auroc_tables] == [len(ood.SCORES), 0, 0]
-    [figure] = experiment.figures([cell], tmp_path)
+    [figure] = experiment.figures(frame([record]), tmp_path)
     assert figure.path.read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("model", calibration.MODELS)
+@pytest.mark.parametrize("model", Calibration().models)
 def test_a_cell_of_calibration_uses_the_tables_network(model: str, toys: Context, tmp_path: Path) -> None:
-    experiment = Calibration()
-    cell = _run(experiment, toys, model=model)
+    experiment = Calibration(test_images=5, validation_images=4, draws=3)
+    record = _run(experiment, toys, model=model)
+    cell: dict[str, Any] = dict(record.row)
     assert (tmp_path / f"mnist.{model}.m100.s0.safetensors").exists()
     assert cell["test_samples"] == 5
     for form in ("raw", "scaled"):
         covered = list(cell[form]["coverage"].values())
         assert len(covered) == 19
         assert covered == sorted(covered)
-    [table] = experiment.tables([cell])
+    [table] = experiment.tables(frame([record]))
     assert [line[1] for line in table.lines if line[0] == model and "–" not in line] == ["as it is", "scaled"]
-    [figure] = experiment.figures([cell], tmp_path)
+    [figure] = experiment.figures(frame([record]), tmp_path)
     assert figure.path.read_bytes().startswith(b"\x89PNG")
 
 
 def test_cells_of_reconstructions_hold_the_pictures(toys: Context, tmp_path: Path) -> None:
     experiment = Reconstructions()
-    cells = [_run(experiment, toys, model=model, measurements=100, data="cifar10") for model in ("canonical", "vlista")]
+    names = ("canonical", "vlista")
+    records = [_run(experiment, toys, model=model, measurements=100, data="cifar10") for model in names]
+    cells: list[dict[str, Any]] = [dict(record.row) for record in records]
     assert (tmp_path / "cifar10.vlista.m100.s0.safetensors").exists()
     for cell in cells:
         assert len(cell["images"]) == len(cell["truth"]) == len(cell["ssim_each"]) == cell["test_samples"] == 6
         shown = [unpacked(text, (SIDE, SIDE)) for text in cell["truth"]]
         assert np.abs(np.array(shown).astype(int) - _toy().test[:6].numpy()).max() <= 1
-    mnist, cifar10 = experiment.tables(cells)
+    mnist, cifar10 = experiment.tables(frame(records))
     assert cifar10.lines[0] == ("canonical", "–", f"{cells[0]['ssim']:.3f}", "–")
     assert mnist.lines[0] == ("canonical", "–", "–", "–")
-    [figure] = experiment.figures(cells, tmp_path)
+    [figure] = experiment.figures(frame(records), tmp_path)
     assert figure.path.name == "reconstructions_cifar10_m100.png"
     assert figure.path.read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_network_that_is_kept_tells_how_it_was_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = image_models.MODELS["dlista"]
-    assert isinstance(recipe, image_models.Recipe)
+    assert isinstance(recipe, Recipe)
     monkeypatch.setitem(image_models.MODELS, "dlista", replace(recipe, steps=2, batch_size=4))
-    monkeypatch.setattr(image_models, "_START_IMAGES", 200)
+    monkeypatch.setattr(image_models, "START_IMAGES", 200)
     weights = tmp_path / "toy.dlista.m40.s0.safetensors"
     batch = PROBLEM.sample(3, seed=0)
     (trained, told), (kept, again) = (image_models.fit("dlista", PROBLEM, 0, weights) for _ in range(2))
     assert trained is not kept
     assert told == again
-    assert told["steps"] == 2
+    assert isinstance(told["budget"], dict)
+    assert (told["budget"]["steps"], told["budget"]["samples"]) == (2, 8)
+    assert isinstance(told["recipe"], dict)
+    assert told["recipe"]["learning_rate"] == recipe.rate
     first, second = (each.estimate(batch.y, batch.phi, 0.0).signal for each in (trained, kept))
     assert torch.equal(first, second)

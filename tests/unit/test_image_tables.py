@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from vlista_core.data.image_problem import ImageProblem
 from vlista_core.data.image_set import ImageData
 from vlista_core.experiments import image_models, image_solvers, images
-from vlista_core.experiments.base import Cell, Context
 from vlista_core.experiments.image_models import MODELS
-from vlista_core.experiments.image_training import Recipe
-from vlista_core.experiments.images import ImageTable
+from vlista_core.experiments.images import ImageTable, Mnist, MnistFixed
+from vlista_core.experiments.recipes import Recipe
+from vlista_core.study import Cell, Context
 
 
 def _toy() -> ImageData:
@@ -27,6 +28,7 @@ def _toy() -> ImageData:
     return ImageData("mnist", pixels[:400], labels[:400], pixels[400:], labels[400:])
 
 
+VARYING, FIXED = Mnist(test_images=40, test_images_bcs=10), MnistFixed(test_images=40)
 _SOME = 0.3
 """Well above the 0.07 that the mean image scores on the toy images."""
 
@@ -35,26 +37,27 @@ _SOME = 0.3
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     data = _toy()
     monkeypatch.setattr(images, "images_of", lambda name, folder: data)
-    monkeypatch.setattr(images, "TEST_IMAGES", 40)
-    monkeypatch.setattr(images, "TEST_IMAGES_BCS", 10)
-    monkeypatch.setattr(image_models, "_START_IMAGES", 300)
-    monkeypatch.setattr(image_solvers, "_SPARSE_IMAGES", 100)
-    monkeypatch.setattr(image_solvers, "_COVARIANCE_IMAGES", 300)
-    tiny = {"steps": 4, "batch_size": 16, "validations": 2, "validation_images": 16}
-    monkeypatch.setattr(image_models, "_WARM", replace(image_models._WARM, **tiny))
+    monkeypatch.setattr(image_models, "START_IMAGES", 300)
+    monkeypatch.setattr(image_solvers, "SPARSE_IMAGES", 100)
+    monkeypatch.setattr(image_solvers, "COVARIANCE_IMAGES", 300)
+    monkeypatch.setattr(image_models, "WARM", _tiny(image_models.WARM, 16))
     for name, made in MODELS.items():
         if isinstance(made, Recipe):
-            size = 4 if name == "vlista" else 16
-            monkeypatch.setitem(MODELS, name, replace(made, **{**tiny, "batch_size": size, "sharing": 4}))
+            monkeypatch.setitem(MODELS, name, replace(_tiny(made, 4 if name == "vlista" else 16), sharing=4))
+
+
+def _tiny(recipe: Recipe[ImageProblem], size: int) -> Recipe[ImageProblem]:
+    return replace(recipe, steps=4, batch_size=size, validations=2, validation_samples=16)
 
 
 def _run(table: ImageTable, model: str, folder: Path, m: int = 40) -> dict[str, object]:
-    cell: Cell = {"experiment": table.name, "model": model, "measurements": m, "seed": 1}
-    return dict(table.run(cell, Context(None, folder)))
+    folder.mkdir(exist_ok=True)
+    cell: Cell = {"model": model, "measurements": m, "seed": 1}
+    return dict(table.run(cell, Context(folder)))
 
 
 @pytest.mark.usefixtures("short")
-@pytest.mark.parametrize("table", [images.mnist(), images.mnist_fixed()], ids=["varying", "fixed"])
+@pytest.mark.parametrize("table", [VARYING, FIXED], ids=["varying", "fixed"])
 def test_every_model_runs_and_sees_more_than_the_mean_image(table: ImageTable, tmp_path: Path) -> None:
     """NALISTA, whose network has to learn all, needs more than four steps to see anything; VLISTA is run below."""
     for model in table.models:
@@ -68,25 +71,26 @@ def test_every_model_runs_and_sees_more_than_the_mean_image(table: ImageTable, t
 @pytest.mark.usefixtures("short")
 @pytest.mark.parametrize("model", ["a-dlista-adaptive", "vlista", "spca"])
 def test_a_cell_gives_its_figure_again(model: str, tmp_path: Path) -> None:
-    table = images.mnist()
+    table = VARYING
     first = _run(table, model, tmp_path / "a")
     assert float(str(first["ssim"])) > _SOME
     assert _run(table, model, tmp_path / "b")["ssim"] == first["ssim"]
     kept = _run(table, model, tmp_path / "a")
     assert kept["ssim"] == first["ssim"]
-    assert kept.get("train_seconds") == first.get("train_seconds")
+    assert kept.get("budget") == first.get("budget")
 
 
 @pytest.mark.usefixtures("short")
 def test_a_cell_says_when_it_passed_the_printed_figure(tmp_path: Path) -> None:
-    result = _run(images.mnist(), "dlista", tmp_path, m=100)
-    seconds, whole = float(str(result["seconds_to_printed"])), float(str(result["train_seconds"]))
-    assert 0 < seconds <= whole
+    result = _run(VARYING, "dlista", tmp_path, m=100)
+    seconds, spent = float(str(result["seconds_to_printed"])), result["budget"]
+    assert isinstance(spent, dict)
+    assert 0 < seconds <= spent["seconds"]
 
 
 def test_lista_starts_as_the_best_linear_estimate_from_what_it_sees() -> None:
     problem = image_models.image_problem(_toy(), 40, "lista")
-    psi = image_models._denoising_start(problem, 0)
+    psi = image_models.denoising_start(problem, 0)
     batch = problem.sample(400, seed=3, split="train")
     seen = batch.phi.adjoint(batch.y)
     code = torch.zeros_like(seen)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +12,8 @@ import numpy as np
 import pytest
 import torch
 from rich.console import Console
-from study_toys import REGISTRY, Clock, Toy
+from study_kill import kill_often
+from study_toys import REGISTRY, Clock, Slow, Toy
 
 from vlista_core.study import Ended, Options, Result, Table, print_table, read_study, run_studies, run_study
 from vlista_core.study.intervals import ratio_interval, wilson
@@ -23,8 +22,6 @@ from vlista_core.study.spread import run_in_processes
 from vlista_core.study.tables import decibels, milliseconds, signed
 from vlista_core.study.timing import milliseconds_of
 from vlista_core.tensorfile import Json
-
-ROOT = Path(__file__).parents[2]
 
 
 def _rows(result: Result) -> list[tuple[dict[str, Json], dict[str, Json]]]:
@@ -35,60 +32,17 @@ def _lines(folder: Path) -> list[bytes]:
     return (folder / "rows.jsonl").read_bytes().splitlines()
 
 
-KILLED = """
-import os, random, signal, sys, time
-from pathlib import Path
-sys.path.insert(0, "tests/unit")
-from study_toys import Toy
-from vlista_core.study import run_study
-from vlista_core.study.store import Store
-
-folder, study = Path(sys.argv[1]), Toy(pause=0.02, sizes=tuple(range(1, 13)))
-
-def half(store, record):
-    line = store_line(record)
-    with store.rows.open("ab") as file:
-        file.write(line[: len(line) // 2])
-        file.flush()
-        os.kill(os.getpid(), signal.SIGKILL)
-
-def store_line(record):
-    return (record.model_dump_json() + "\\n").encode()
-
-random.seed(int(sys.argv[2]))
-for attempt in range(6):
-    child = os.fork()
-    if child == 0:
-        if attempt % 2:
-            whole, left = Store.append, random.randint(0, 3)
-            def append(store, record):
-                global left
-                left -= 1
-                half(store, record) if left < 0 else whole(store, record)
-            Store.append = append
-        run_study(study, folder)
-        os._exit(0)
-    if attempt % 2 == 0:
-        time.sleep(random.uniform(0.0, 0.25))
-        os.kill(child, signal.SIGKILL)
-    _, status = os.waitpid(child, 0)
-    assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
-"""
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")
 @pytest.mark.parametrize("seed", [0, 1])
 def test_killed_at_random_moments_it_ends_with_the_rows_of_one_run(seed: int, tmp_path: Path) -> None:
-    command = [sys.executable, "-c", KILLED, str(tmp_path / "killed"), str(seed)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    subprocess.run(command, check=True, cwd=ROOT, env=environment, timeout=120)
+    slow, study = (kind(sizes=tuple(range(1, 31))) for kind in (Slow, Toy))
+    assert kill_often(slow, tmp_path / "killed", times=6, longest=0.25, seed=seed) == 6
     left = (tmp_path / "killed" / "rows.jsonl").read_bytes()
-    assert 0 < left.count(b"\n") < 24
+    assert 0 < left.count(b"\n") < 60
     assert not left.endswith(b"\n")
-    study = Toy(sizes=tuple(range(1, 13)))
     resumed, whole = run_study(study, tmp_path / "killed"), run_study(study, tmp_path / "whole")
     assert _rows(resumed) == _rows(whole)
-    assert len(_lines(tmp_path / "killed")) == 24
+    assert len(_lines(tmp_path / "killed")) == 60
 
 
 def test_a_second_writer_gets_one_sentence_and_a_reader_is_let_in(tmp_path: Path) -> None:
@@ -118,6 +72,11 @@ def test_a_line_that_is_torn_is_run_again_and_one_that_is_damaged_is_named(tmp_p
     for call in (lambda: run_study(Toy(), tmp_path), lambda: read_study(tmp_path, REGISTRY)):
         with pytest.raises(ValueError, match=r"rows\.jsonl, line 3 is damaged"):
             call()
+    other = json.loads(lines[2])
+    del other["cell"]["model"]
+    path.write_bytes(b"".join([*lines[:2], json.dumps(other).encode() + b"\n"]))
+    with pytest.raises(ValueError, match=r"rows\.jsonl, line 3 is of another version: its cell has no 'model'"):
+        read_study(tmp_path, REGISTRY)
     assert _rows(run_study(Toy(), tmp_path, restart=True)) == _rows(first)
 
 
@@ -195,6 +154,8 @@ def test_an_object_of_the_user_runs_here_every_time(tmp_path: Path) -> None:
     read = read_study(tmp_path, REGISTRY)
     assert read.frame["level"].tolist() == [6.0, -1.0, 6.0, -2.0]
     assert run_study(Toy(models=("b",), sizes=(1, 2)), tmp_path).frame["level"].tolist() == [6.0, -1.0, 6.0, -2.0]
+    failing = Toy(models=("mine",), sizes=(1, 2), failing=("mine",)).with_own({"mine": 7.0})
+    assert run_study(failing, tmp_path).frame["level"].tolist() == [-1.0, -2.0]
 
 
 def test_a_restart_forgets_the_chosen_rows_and_what_they_kept(tmp_path: Path) -> None:

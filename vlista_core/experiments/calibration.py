@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,27 +18,25 @@ from torch import Tensor
 from vlista_core.data.image_problem import ImageProblem
 from vlista_core.draws import Split
 from vlista_core.estimate import Estimator
-from vlista_core.experiments.base import Cell, Context, Done, Experiment, Figure, identity, number
 from vlista_core.experiments.curves import BAYESIAN, LOOKS
+from vlista_core.experiments.experiment import Experiment, cell_name, identity, rows_by
 from vlista_core.experiments.image_models import fit, image_problem
 from vlista_core.experiments.images import estimate_with_variance, images_of
 from vlista_core.metrics import calibration_error, coverage
 from vlista_core.plotting import new_figure
-from vlista_core.tables import Table
-from vlista_core.tensorfile import Json
+from vlista_core.study import Cell, Context, Figure, Row, Table
+from vlista_core.study.tables import number
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 TABLE = "mnist"
 """The experiment whose networks are used."""
-MEASUREMENTS = 100
-MODELS = ("vlista", "bcs")
 LEVELS = tuple(range(5, 100, 5))
 """Probabilities of the intervals, in per cent."""
 SHOWN = (50, 90, 95)
 WIDTH = 90
 """The interval whose mean width is shown."""
-TEST_IMAGES = 60
-VALIDATION_IMAGES = 30
-DRAWS = 100
 FACTORS: tuple[float, ...] = tuple(10.0 ** (step / 20) for step in range(-60, 81))
 """What the variances may be multiplied by."""
 _FORMS = {"raw": "as it is", "scaled": "scaled"}
@@ -58,21 +56,27 @@ class Intervals(NamedTuple):
 class Calibration(Experiment):
     """How often the truth lies in an interval, against how often it should."""
 
-    name = "calibration"
-    summary = f"Coverage of the intervals of VLISTA and BCS on MNIST at m = {MEASUREMENTS}, raw and after scaling."
-    figure = "calibration_error"
+    name: ClassVar[str] = "calibration"
+    summary: ClassVar[str] = "Coverage of the intervals of VLISTA and BCS on MNIST, raw and after scaling."
+    figure: ClassVar[str] = "calibration_error"
+
+    models: tuple[str, ...] = ("vlista", "bcs")
+    measurements: int = 100
+    test_images: int = 60
+    validation_images: int = 30
+    draws: int = 100
 
     def cells(self) -> list[Cell]:
-        return [{"experiment": self.name, "model": model, "measurements": MEASUREMENTS, "seed": 0} for model in MODELS]
+        return [{"model": model, "measurements": self.measurements, "seed": 0} for model in self.models]
 
-    def run(self, cell: Cell, context: Context) -> dict[str, Json]:
+    def run(self, cell: Cell, context: Context) -> Row:
         model, m, seed = identity(cell)
-        problem = image_problem(images_of(TABLE, context.data), m, model)
-        estimator, _ = fit(model, problem, seed, context.weights_of({**cell, "experiment": TABLE}))
+        problem = image_problem(images_of(TABLE, self.data), m, model)
+        estimator, details = fit(model, problem, seed, context.scratch / f"{cell_name(TABLE, cell)}.safetensors")
         context.report(0.2, "validation images")
-        factor = best_factor(intervals(estimator, problem, VALIDATION_IMAGES, seed, "validation"))
+        factor = best_factor(intervals(estimator, problem, self.validation_images, seed, "validation", self.draws))
         context.report(0.4, "test images")
-        found = intervals(estimator, problem, TEST_IMAGES, seed, "test")
+        found = intervals(estimator, problem, self.test_images, seed, "test", self.draws)
         raw, scaled = reliability(found), reliability(found.scaled(factor))
         return {
             "calibration_error": raw["calibration_error"],
@@ -80,27 +84,29 @@ class Calibration(Experiment):
             "scaled": scaled,
             "factor": round(factor, 4),
             "rms_error": round(float((found.estimate - found.truth).square().mean().sqrt()), 4),
-            "test_samples": TEST_IMAGES,
+            "test_samples": self.test_images,
+            **{key: details[key] for key in ("recipe", "budget") if key in details},
         }
 
-    def tables(self, done: Done) -> list[Table]:
-        cells = {str(cell["model"]): cell for cell in done}
+    def tables(self, frame: pd.DataFrame) -> list[Table]:
+        found = rows_by(frame, "model")
         heading = (
             "model", "variances", "calibration error", *(f"coverage of {level} %" for level in SHOWN),
             f"width of {WIDTH} %", "factor", "RMS error",
         )  # fmt: skip
-        lines = tuple(_line(model, form, cells.get(model, {})) for model in MODELS for form in _FORMS)
+        lines = [_line(model, form, found.get((model,), {})) for model in self.models for form in _FORMS]
         title = (
-            f"MNIST, m = {MEASUREMENTS}: calibration of the intervals of pixels, {TEST_IMAGES} test images, {DRAWS} draws; "
-            f"the factor of the variances is from {VALIDATION_IMAGES} validation images"
+            f"MNIST, m = {self.measurements}: calibration of the intervals of pixels, {self.test_images} test images, "
+            f"{self.draws} draws; the factor of the variances is from {self.validation_images} validation images"
         )
-        return [Table(title, heading, lines)]
+        return [Table.of(title, heading, lines)]
 
-    def figures(self, done: Done, folder: Path) -> list[Figure]:
-        if not done:
+    def figures(self, frame: pd.DataFrame, folder: Path) -> list[Figure]:
+        if frame.empty:
             return []
-        path = folder / "calibration.png"
-        _draw(path, done)
+        path, found = folder / "calibration.png", rows_by(frame, "model")
+        rows = {model: found[model,] for model in self.models if (model,) in found}
+        _draw(path, rows, f"Reliability on MNIST, m = {self.measurements}")
         caption = (
             "How often the true pixel lies in the central interval of a given probability. On the diagonal intervals cover "
             "as they say; below it they are too narrow. Filled: as they are; hollow, dashed: variances multiplied by one "
@@ -109,10 +115,12 @@ class Calibration(Experiment):
         return [Figure("Reliability of the intervals", caption, path)]
 
 
-def intervals(estimator: Estimator, problem: ImageProblem, count: int, seed: int, split: Split) -> Intervals:
+def intervals(
+    estimator: Estimator, problem: ImageProblem, count: int, seed: int, split: Split, draws: int
+) -> Intervals:
     """The first `count` images of a split, each estimated with its variance."""
     batch = problem.sample(count, seed=seed, split=split)
-    return Intervals(*estimate_with_variance(estimator, batch, DRAWS), batch.signal)
+    return Intervals(*estimate_with_variance(estimator, batch, draws), batch.signal)
 
 
 def best_factor(found: Intervals) -> float:
@@ -121,7 +129,7 @@ def best_factor(found: Intervals) -> float:
     return min(errors, key=lambda factor: errors[factor])
 
 
-def reliability(found: Intervals) -> dict[str, Json]:
+def reliability(found: Intervals) -> Row:
     """Coverage by level, its mean distance from the level, and the mean width of an interval."""
     deviations = 2.0 * math.sqrt(2.0) * float(torch.erfinv(torch.tensor(WIDTH / 100, dtype=torch.float64)))
     return {
@@ -131,44 +139,34 @@ def reliability(found: Intervals) -> dict[str, Json]:
     }
 
 
-def _line(model: str, form: str, cell: dict[str, Json]) -> tuple[str, ...]:
-    part = cell.get(form)
-    part = part if isinstance(part, dict) else {}
-    error, width, rms = number(part, "calibration_error"), number(part, "width"), number(cell, "rms_error")
-    factor = number(cell, "factor") if form == "scaled" else 1.0 if part else None
+def _line(model: str, form: str, cell: dict[str, Any]) -> tuple[str, ...]:
+    covered = [cell.get(f"{form}.coverage.{level}") for level in SHOWN]
+    factor = cell.get("factor") if form == "scaled" else 1.0 if cell else None
     return (
         model,
         _FORMS[form],
-        "–" if error is None else f"{error:.3f}",
-        *(f"{100 * value:.1f} %" if (value := _covered(part, level)) is not None else "–" for level in SHOWN),
-        "–" if width is None else f"{width:.3f}",
-        "–" if factor is None else f"{factor:.3g}",
-        "–" if rms is None else f"{rms:.3f}",
+        number(cell.get(f"{form}.calibration_error"), ".3f"),
+        *("–" if share is None else f"{100 * share:.1f} %" for share in covered),
+        number(cell.get(f"{form}.width"), ".3f"),
+        number(factor, ".3g"),
+        number(cell.get("rms_error"), ".3f"),
     )
 
 
-def _covered(part: dict[str, Json], level: int) -> float | None:
-    values = part.get("coverage")
-    return number(values, str(level)) if isinstance(values, dict) else None
-
-
-def _draw(path: Path, done: Done) -> None:
+def _draw(path: Path, rows: dict[str, dict[str, Any]], title: str) -> None:
     with new_figure(path, (6.6, 6.0)) as figure:
         axes = figure.subplots()
         axes.plot([0, 100], [0, 100], color="#777777", lw=0.8)
-        for cell in sorted(done, key=lambda cell: MODELS.index(str(cell["model"]))):
-            model = str(cell["model"])
+        for model, row in rows.items():
             for form, words in _FORMS.items():
-                part = cell[form]
-                assert isinstance(part, dict)
                 style: dict[str, Any] = {} if form == "raw" else {"mfc": "white", "ls": (0, (5, 3))}
                 axes.plot(
-                    LEVELS, [100 * (_covered(part, level) or 0.0) for level in LEVELS],
+                    LEVELS, [100 * row[f"{form}.coverage.{level}"] for level in LEVELS],
                     label=f"{model}, {words}", color=BAYESIAN[model], marker=LOOKS[model].marker, lw=1.4, **style,
                 )  # fmt: skip
         axes.set(
             xlim=(0, 100), ylim=(0, 100), aspect="equal", xlabel="probability of the interval (%)",
-            ylabel="true pixels inside (%)", title=f"Reliability on MNIST, m = {MEASUREMENTS}",
+            ylabel="true pixels inside (%)", title=title,
         )  # fmt: skip
         axes.grid(alpha=0.25)
         axes.legend(frameon=False, fontsize=9.5, loc="upper left")

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.table import Table
 
-from vlista_core.experiments import Cell, cell_id, experiment_names, get_experiment
-from vlista_core.experiments.base import number
-from vlista_core.experiments.published import compared
-from vlista_core.experiments.report import cells_of, markdown, write_report
-from vlista_core.experiments.runner import Finished, pending, run_cells
-from vlista_core.experiments.selection import integers, select_cells
-from vlista_core.experiments.store import Store, read_cells
-from vlista_core.tables import decibels
-from vlista_core.tensorfile import Json
-from vlista_core.terminal import names_in, one_line_errors, out, progress, say, tell
+from vlista_core.experiments import EXPERIMENTS
+from vlista_core.study import Cell, Ended, Options, Study, read_study, study_class
+from vlista_core.study.commands import FOREVER, Hours, Restart, Scheduler, Workers, finish, run_with_bar
+from vlista_core.study.page import markdown, write_page
+from vlista_core.study.store import holds_study
+from vlista_core.terminal import names_in, one_line_errors, out, tell
 
 app = typer.Typer(
     name="vlista_core.experiments",
@@ -28,8 +24,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-Out = Annotated[Path, typer.Option("--out", "-o", help="Folder of the run.")]
+Output = Annotated[Path, typer.Option("--output", "-o", help="Folder of the run; each experiment has its own in it.")]
 FOLDER = Path("out") / "experiments"
+TITLE = "Variational Learning ISTA: the experiments"
 
 
 @app.callback()
@@ -38,15 +35,14 @@ def _main() -> None:
 
 
 @app.command("list")
-def list_experiments(folder: Out = FOLDER) -> None:
+def list_experiments(output: Output = FOLDER) -> None:
     """List the experiments, and how much of each is done."""
     table = Table("name", "cells", "done", "what it is", box=None, header_style="bold")
     with one_line_errors():
-        for name in experiment_names():
-            experiment = get_experiment(name)
-            cells = experiment.cells()
-            done = len(cells) - len(pending(cells, Store(folder), lambda _: None))
-            table.add_row(name, str(len(cells)), str(done), experiment.summary)
+        for study in chosen_studies("all"):
+            folder = output / study.name
+            done = len(read_study(folder, EXPERIMENTS).records) if holds_study(folder) else 0
+            table.add_row(study.name, str(len(study.cells())), str(done), study.summary)
     out.print(table)
 
 
@@ -56,87 +52,81 @@ def run(
     measurements: Annotated[str | None, typer.Option(help="Only these, with commas between.")] = None,
     models: Annotated[str | None, typer.Option(help="Only these, with commas between.")] = None,
     seeds: Annotated[str | None, typer.Option(help="Only these, with commas between.")] = None,
-    hours: Annotated[float | None, typer.Option(help="Start no cell once these have passed.")] = None,
-    workers: Annotated[int, typer.Option(help="Processes of this machine.")] = 1,
-    scheduler: Annotated[str | None, typer.Option(help="Address of a dask scheduler, in place of workers.")] = None,
-    folder: Out = FOLDER,
     data: Annotated[Path | None, typer.Option(help="Folder of the data sets.")] = None,
-    restart: Annotated[bool, typer.Option("--restart", help="Run the chosen cells again.")] = False,
+    hours: Hours = FOREVER,
+    workers: Workers = 1,
+    scheduler: Scheduler = None,
+    output: Output = FOLDER,
+    restart: Restart = False,
 ) -> None:
     """Run the cells that are not done yet. Run it again after an interruption and it goes on."""
     with one_line_errors():
-        chosen = select_cells(
-            name,
-            models=None if models is None else names_in(models),
-            measurements=None if measurements is None else integers("measurements", measurements),
-            seeds=None if seeds is None else integers("seeds", seeds),
-        )
-        store = Store(folder)
-        missing = chosen if restart else pending(chosen, store, say)
-        if len(missing) < len(chosen):
-            say(f"{len(chosen) - len(missing)} of {len(chosen)} cells are done already")
-        failed = ended = 0
-        with progress() as bar:
-            task = bar.add_task(name, total=len(missing))
-
-            def show(cell: Cell, share: float, words: str) -> None:
-                bar.update(task, completed=ended + min(share, 0.99), description=f"{cell_id(cell)}: {words}")
-
-            try:
-                for finished in run_cells(
-                    missing, store, data=data, workers=workers, scheduler=scheduler,
-                    hours=math.inf if hours is None else hours, restart=restart, progress=show,
-                ):  # fmt: skip
-                    ended += 1
-                    failed += finished.fault is not None
-                    bar.update(task, completed=ended, description=name)
-                    _tell(finished)
-            except KeyboardInterrupt:
-                bar.stop()
-                say(f"stopped; what is done is in {folder}, and the same command goes on from there")
-                raise typer.Exit(130) from None
-    if ended < len(missing):
-        say(f"the time is up; {len(missing) - ended} cells are left for the next run")
-    if failed:
-        say(f"{failed} of {ended} cells failed")
-        raise typer.Exit(1)
+        wanted: dict[str, Sequence[str | int]] = {
+            "measurements": [] if measurements is None else integers("measurements", measurements),
+            "model": [] if models is None else names_in(models),
+            "seed": [] if seeds is None else integers("seeds", seeds),
+        }
+        studies = chosen_studies(name, data)
+        check_wanted(name, studies, wanted)
+        folders = {
+            output / study.name: study for study in studies if any(is_wanted(cell, wanted) for cell in study.cells())
+        }
+        options = Options(workers, scheduler, restart, hours, (), lambda cell: is_wanted(cell, wanted), None, _tell)
+        results = run_with_bar(name, folders, output, options)
+    finish(results)
 
 
 @app.command("table")
-def show_table(name: Annotated[str, typer.Argument(help="An experiment.")], folder: Out = FOLDER) -> None:
+def show_table(name: Annotated[str, typer.Argument(help="An experiment.")], output: Output = FOLDER) -> None:
     """Print the tables of an experiment, in Markdown: ours, the paper's, the difference."""
     with one_line_errors():
-        tell(markdown(get_experiment(name), cells_of(name, read_cells(folder))))
+        study_class(name, EXPERIMENTS)
+        read = read_study(output / name, EXPERIMENTS)
+        tell(markdown(read.study, read.frame))
 
 
 @app.command()
-def report(folder: Out = FOLDER) -> None:
+def report(output: Output = FOLDER) -> None:
     """Write every table and figure, and one HTML page that holds all of them."""
     with one_line_errors():
-        page = write_report(folder)
+        page = write_page(output, EXPERIMENTS, title=TITLE)
     tell(f"report: {page}")
 
 
-def describe(cell: Cell, result: dict[str, Json]) -> str:
-    """A finished cell in one line: its figure, the printed one, how long it took."""
-    key = get_experiment(str(cell["experiment"])).figure
-    value = number(result, key)
-    words = f"{key.replace('_', ' ')} {decibels(value, 1 if key.endswith('_db') else 3)}"
-    paper = compared(str(cell["experiment"]), str(cell["model"]), int(str(cell["measurements"])))
-    if paper is not None:
-        words += f" (paper {paper[0]:.3f})"
-    if (trained := number(result, "train_seconds")) is not None:
-        words += f", trained in {trained:.0f} s"
-    if "seconds_to_printed" in result:
-        reached = number(result, "seconds_to_printed")
-        words += (
-            ", printed figure not reached" if reached is None else f", printed figure reached after {reached:.0f} s"
-        )
-    return f"{cell_id(cell)}: {words}, {number(result, 'seconds') or 0.0:.0f} s in all"
+def chosen_studies(name: str, data: Path | None = None) -> list[Study]:
+    """The study of a name, or those of "all"."""
+    found = [study_class(each, EXPERIMENTS) for each in (EXPERIMENTS if name == "all" else [name])]
+    return [kind.model_validate({"data": data and data.resolve()}) for kind in found]
 
 
-def _tell(finished: Finished) -> None:
-    if finished.result is None:
-        say(f"{cell_id(finished.cell)} failed: {finished.fault}")
-    else:
-        tell(describe(finished.cell, finished.result))
+def check_wanted(name: str, studies: Sequence[Study], wanted: dict[str, Sequence[str | int]]) -> None:
+    """ValueError unless some cell has all wanted values, and each value is one of some cell."""
+    cells = [cell for study in studies for cell in study.cells()]
+    where = f"{name} has no cells" if name != "all" else "no experiment has cells"
+    for key, values in wanted.items():
+        known = list(dict.fromkeys(cell[key] for cell in cells))
+        for value in values:
+            if value not in known:
+                raise ValueError(f"{where} with {key} {value!s}; allowed are {', '.join(str(each) for each in known)}")
+    if not any(is_wanted(cell, wanted) for cell in cells):
+        raise ValueError(f"{name} has no cell with all of these models, measurements and seeds at once")
+
+
+def is_wanted(cell: Cell, wanted: dict[str, Sequence[str | int]]) -> bool:
+    """Whether a cell has one of the wanted values of each key; none wanted is any."""
+    return all(not values or cell[key] in values for key, values in wanted.items())
+
+
+def integers(option: str, text: str) -> list[int]:
+    """Integers with commas between, or a ValueError that names the option."""
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ValueError(f"{option} must be integers with commas between, such as 1,10, got {text!r}") from None
+
+
+def _tell(ended: Ended) -> None:
+    """A finished cell in one line."""
+    if ended.record is not None:
+        words = ended.study.describe(ended.record.cell, ended.record.row)
+        tell(f"{ended.name}: {words}, {ended.record.provenance.seconds or 0.0:.0f} s in all")

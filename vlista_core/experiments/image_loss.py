@@ -1,15 +1,20 @@
-"""What networks on images learn from: the figure that the tables print, and the squared error that the paper minimises."""
+"""How networks on images are trained: from the figure that the tables print and the squared error that the paper minimises."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from vlista_core.data.image_problem import ImageProblem
 from vlista_core.estimate import Estimate, Estimator
+from vlista_core.experiments.recipes import Recipe
 from vlista_core.linops import LinearMap
+from vlista_core.metrics import ssim
 from vlista_core.models import UnfoldedModel
 from vlista_core.problems import Batch
+from vlista_core.training.result import TrainingResult
 
 ERROR_WEIGHT = 5.0
 _WINDOW, _SIGMA = 11, 1.5
@@ -40,6 +45,32 @@ class ImageTraining(nn.Module, Estimator):
     def parameter_groups(self) -> list[dict[str, object]]:
         own = getattr(self.network, "parameter_groups", None)
         return own() if callable(own) else [{"params": list(self.network.parameters())}]
+
+
+def train(
+    network: UnfoldedModel, problem: ImageProblem, recipe: Recipe[ImageProblem], seed: int, resume: Path | None = None
+) -> TrainingResult:
+    """Train by the recipe; the weights with the best SSIM on validation images are kept, be they those of the start."""
+
+    def metric(signal: Tensor, batch: Batch) -> float:
+        return negative_ssim(problem, signal, batch.signal)
+
+    start = {name: value.clone() for name, value in network.state_dict().items()}
+    shown = problem.sample(recipe.validation_samples, seed=seed, split="validation")
+    first = metric(network.estimate(shown.y, shown.phi, shown.noise_var).signal, shown)
+    learner = network if recipe.own_loss else ImageTraining(network, problem)
+    trainer = recipe.trainer(problem, warmup=0.02, metric=metric)
+    result = trainer.fit(learner, problem, seed=seed, checkpoint=resume, resume=resume is not None)
+    if first < result.best_validation:
+        network.load_state_dict(start)
+    if resume is not None:
+        resume.unlink(missing_ok=True)
+    return result
+
+
+def negative_ssim(problem: ImageProblem, estimate: Tensor, signal: Tensor) -> float:
+    """The figure of the tables, the lower the better."""
+    return -float(ssim(problem.images(estimate), problem.images(signal)).mean())
 
 
 def window_matrix(size: int) -> Tensor:

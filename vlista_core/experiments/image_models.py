@@ -1,6 +1,6 @@
 """How each row of the image tables is made: solvers by grid search on validation images, networks by training.
 
-Budgets are in steps, so that a figure depends on the seed alone. What the paper leaves open and we chose, for all rows alike:
+What the paper leaves open and we chose, for all rows alike:
 images in [0, 1] less the mean training image; fresh training draws for ever; estimates cut to [0, 1]; networks learn from SSIM
 and squared error together (VLISTA, after a start of that kind, from its ELBO), where the paper has squared error alone.
 Learned dictionaries start at the scaled principal directions of training images.
@@ -9,7 +9,6 @@ Learned dictionaries start at the scaled principal directions of training images
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -19,42 +18,30 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from vlista_core import checkpoint
 from vlista_core.data.image_problem import ImageProblem
 from vlista_core.data.image_set import ImageData
-from vlista_core.dictionaries import (
-    LearnedDictionary,
-    principal_directions,
-    scaled_principal,
-)
-from vlista_core.estimate import Estimator
-from vlista_core.experiments.image_loss import ImageTraining
+from vlista_core.dictionaries import LearnedDictionary, principal_directions, scaled_principal
+from vlista_core.experiments.image_loss import negative_ssim, train
 from vlista_core.experiments.image_solvers import (
-    FROM,
-    Made,
     canonical_basis,
     make_bcs,
     make_ista,
     make_lmmse,
-    negative_ssim,
     sparse_pca_basis,
     training_signals,
     wavelet_basis,
 )
-from vlista_core.experiments.image_training import Recipe, own_loss, train
-from vlista_core.files import read_json, write_json
+from vlista_core.experiments.recipes import FROM, Fitted, Recipe, fit_network, started
 from vlista_core.models import ADLISTA, ALISTA, DLISTA, LISTA, NALISTA, VLISTA, UnfoldedModel
 from vlista_core.models.analytic import analytic_weights
 from vlista_core.models.augmentation import Kind
 from vlista_core.models.base import inverse_softplus
 from vlista_core.models.pairs import store_matrix
-from vlista_core.problems import Batch
-from vlista_core.tensorfile import Json
 
 LAYERS = 3
 ANALYTIC_LAYERS = 12
-"""Of ALISTA and NALISTA, which have two numbers a layer."""
-_START_IMAGES = 20_000
+"""Of ALISTA and NALISTA, which have two numbers per layer."""
+START_IMAGES = 20_000
 _STEPS, _LEVELS = (0.01, 0.03, 0.1, 0.2, 0.4, 0.7, 1.0), (0.1, 0.5, 1.0, 2.0, 3.0, 4.0, 1000.0)
 """Steps, and thresholds in units of the mean of such a step, that NALISTA may start with."""
 
@@ -93,92 +80,57 @@ def image_problem(data: ImageData, measurements: int, model: str, *, fixed_phi_s
     )
 
 
-def fit(model: str, problem: ImageProblem, seed: int, weights: Path) -> tuple[Estimator, dict[str, Json]]:
-    """The estimator called `model`, ready for test images, and how it was made.
-
-    weights: a file that keeps a trained network, and gives it back in place of a second training; how it was trained is in
-    a file beside it.
-    """
+def fit(model: str, problem: ImageProblem, seed: int, weights: Path) -> Fitted:
+    """The estimator called `model`, ready for test images, and how it was made. weights: see `fit_network`."""
     made = MODELS[model]
     if not isinstance(made, Recipe):
         return made(problem, seed)
-    beside = weights.with_suffix(".json")
-    if weights.is_file():
-        return _loaded(weights), read_json(beside) if beside.is_file() else {}
-    start = time.perf_counter()
-    network = made.build(problem, seed)
-    before = time.perf_counter() - start
-    learner = made.learner(network, problem)
-    result = train(learner, problem, made, seed, weights.with_suffix(".resume.safetensors"))
-    details: dict[str, Json] = {
-        "steps": result.steps,
-        "batch_size": made.batch_size,
-        "learning_rate": made.rate_for(problem),
-        "train_seconds": round(before + result.seconds, 1),
-        "parameters": sum(parameter.numel() for parameter in network.parameters()),
-        "history": [[r.step, round(before + r.seconds, 1), round(-r.validation, 4)] for r in result.history],
-    }
-    write_json(beside, details)
-    checkpoint.save(network, weights)
-    return network, details
-
-
-def _loaded(weights: Path) -> Estimator:
-    model = checkpoint.load(weights)
-    if not isinstance(model, UnfoldedModel):
-        raise ValueError(f"{weights} must hold an unfolded network, got {type(model).__name__}")
-    return model
-
-
-def _starting_batch(problem: ImageProblem, seed: int) -> Batch:
-    return problem.sample(256, seed=seed, split="train", start=FROM)
+    return fit_network(
+        made, problem, seed, weights, lambda network, resume: train(network, problem, made, seed, resume), lambda x: -x
+    )
 
 
 def _start(problem: ImageProblem, seed: int) -> Tensor:
     """Where dictionaries start: [n, n]."""
-    return scaled_principal(training_signals(problem, seed, _START_IMAGES)).matrix
+    return scaled_principal(training_signals(problem, seed, START_IMAGES)).matrix
 
 
 def _lista(problem: ImageProblem, seed: int) -> UnfoldedModel:
     n = problem.signal_length
     if problem.fixed_phi_seed is None:
         model = LISTA(n, n, layers=LAYERS)
-        store_matrix(model.encoder, _denoising_start(problem, seed).mT.contiguous())
+        store_matrix(model.encoder, denoising_start(problem, seed).mT.contiguous())
     else:
         model = LISTA(n, n, layers=LAYERS, measurements=problem.measurements)
         store_matrix(model.decoder, _start(problem, seed))
-    model.start_from(_starting_batch(problem, seed))
-    return model
+    return started(model, problem, seed)
 
 
-def _denoising_start(problem: ImageProblem, seed: int) -> Tensor:
+def denoising_start(problem: ImageProblem, seed: int) -> Tensor:
     """Ψ: [n, n] with which LISTA starts as the best linear estimate from Φᵀy alone, Σ_k(I - ΨᵀΨ)^k Ψᵀ(Φᵀy) over the layers.
 
     In direction i of power p_i, Φᵀy has power (1 + 1/m)p_i + Σp/m for Gaussian Φ, so the best gain is p_i over that; T steps
     of ISTA have the gain 1 - (1 - ψ_i²)^T.
     """
-    directions, power = principal_directions(training_signals(problem, seed, _START_IMAGES))
+    directions, power = principal_directions(training_signals(problem, seed, START_IMAGES))
     m = problem.measurements
     gain = power / ((1.0 + 1.0 / m) * power + power.sum() / m)
     return directions * torch.sqrt(1.0 - (1.0 - gain) ** (1.0 / LAYERS))
 
 
 def _dlista(problem: ImageProblem, seed: int) -> UnfoldedModel:
-    model = DLISTA(LearnedDictionary(_start(problem, seed)), layers=LAYERS)
-    model.start_from(_starting_batch(problem, seed))
-    return model
+    return started(DLISTA(LearnedDictionary(_start(problem, seed)), layers=LAYERS), problem, seed)
 
 
 def _adlista(problem: ImageProblem, seed: int, kind: Kind) -> ADLISTA:
     generator = torch.Generator().manual_seed(seed)
     model = ADLISTA(LearnedDictionary(_start(problem, seed)), layers=LAYERS, augmentation=kind, generator=generator)
-    model.start_from(_starting_batch(problem, seed))
-    return model
+    return started(model, problem, seed)
 
 
 def _whitened_adlista(problem: ImageProblem, seed: int) -> ADLISTA:
     """A-DLISTA on whitened measurements; with Ψ = R^½ for a dictionary it starts as the best linear estimate."""
-    directions, power = principal_directions(training_signals(problem, seed, _START_IMAGES))
+    directions, power = principal_directions(training_signals(problem, seed, START_IMAGES))
     chosen = _whitened(problem)
     psi = directions * (power + chosen.shrinkage * power.mean()).sqrt()
     model = ADLISTA(
@@ -187,8 +139,7 @@ def _whitened_adlista(problem: ImageProblem, seed: int) -> ADLISTA:
         covariance=psi @ psi.mT,
         generator=torch.Generator().manual_seed(seed),
     )
-    model.start_from(_starting_batch(problem, seed))
-    return model
+    return started(model, problem, seed)
 
 
 def _whitened(problem: ImageProblem) -> _Whitened:
@@ -203,7 +154,7 @@ def _vlista(problem: ImageProblem, seed: int) -> UnfoldedModel:
     """
     sure = _adlista(problem, seed, "adaptive")
     sure.dictionaries = nn.ModuleList([sure.dictionaries[0]] * LAYERS)
-    train(ImageTraining(sure, problem), replace(problem, sharing=_WARM.sharing), _WARM, seed, None)
+    train(sure, replace(problem, sharing=WARM.sharing), WARM, seed)
     decoder = sure.dictionaries[0]
     assert isinstance(decoder, LearnedDictionary)
     model = VLISTA(
@@ -224,24 +175,21 @@ def _fixed_system(problem: ImageProblem, seed: int) -> tuple[Tensor, Tensor]:
     """Principal directions [n, n], in which images are sparsest, and analytic weights [m, n] for the one Φ of a problem."""
     if problem.fixed_phi is None:
         raise ValueError("ALISTA and NALISTA are for one Φ here; their weights are made for it")
-    dictionary, _ = principal_directions(training_signals(problem, seed, _START_IMAGES))
+    dictionary, _ = principal_directions(training_signals(problem, seed, START_IMAGES))
     return dictionary, analytic_weights((problem.fixed_phi @ dictionary).double()).float()
 
 
 def _alista(problem: ImageProblem, seed: int) -> UnfoldedModel:
     dictionary, weights = _fixed_system(problem, seed)
-    model = ALISTA(weights, layers=ANALYTIC_LAYERS, dictionary=dictionary)
-    model.start_from(_starting_batch(problem, seed))
-    return model
+    return started(ALISTA(weights, layers=ANALYTIC_LAYERS, dictionary=dictionary), problem, seed)
 
 
 def _nalista(problem: ImageProblem, seed: int) -> UnfoldedModel:
     """NALISTA that starts from the best of a grid of constant steps and thresholds; images are not as sparse as it expects."""
     dictionary, weights = _fixed_system(problem, seed)
     generator = torch.Generator().manual_seed(seed)
-    model = NALISTA(weights, layers=ANALYTIC_LAYERS, dictionary=dictionary, generator=generator)
-    batch = _starting_batch(problem, seed)
-    model.start_from(batch)
+    model = started(NALISTA(weights, layers=ANALYTIC_LAYERS, dictionary=dictionary, generator=generator), problem, seed)
+    batch = problem.sample(256, seed=seed, split="train", start=FROM)
 
     @torch.no_grad()
     def error(start: tuple[float, float]) -> float:
@@ -253,8 +201,8 @@ def _nalista(problem: ImageProblem, seed: int) -> UnfoldedModel:
     return model
 
 
-_WARM = Recipe(partial(_adlista, kind="adaptive"), 200, 5e-4, validations=4)
-MODELS: dict[str, Recipe | Callable[[ImageProblem, int], Made]] = {
+WARM: Recipe[ImageProblem] = Recipe(partial(_adlista, kind="adaptive"), 200, 5e-4, validations=4)
+MODELS: dict[str, Recipe[ImageProblem] | Callable[[ImageProblem, int], Fitted]] = {
     "canonical": partial(make_ista, dictionary=canonical_basis),
     "wavelet": partial(make_ista, dictionary=wavelet_basis),
     "spca": partial(make_ista, dictionary=sparse_pca_basis),
@@ -262,17 +210,17 @@ MODELS: dict[str, Recipe | Callable[[ImageProblem, int], Made]] = {
     "alista": Recipe(_alista, 40, 2e-3, validations=6),
     "nalista": Recipe(_nalista, 60, 2e-4, validations=6),
     "dlista": Recipe(_dlista, 500, 5e-4, validations=10),
-    "a-dlista": Recipe(partial(_adlista, kind="paper"), 120, 5e-4, sharing=64, validations=4, validation_images=64),
+    "a-dlista": Recipe(partial(_adlista, kind="paper"), 120, 5e-4, sharing=64, validations=4, validation_samples=64),
     "a-dlista-adaptive": Recipe(
         _whitened_adlista,
         300,
         lambda problem: _whitened(problem).rate,
         sharing=32,
         validations=30,
-        validation_images=128,
+        validation_samples=128,
     ),
     "bcs": make_bcs,
     "lmmse": make_lmmse,
-    "vlista": Recipe(_vlista, 12, 2e-4, batch_size=8, sharing=8, validations=4, validation_images=64, learner=own_loss),
+    "vlista": Recipe(_vlista, 12, 2e-4, batch_size=8, sharing=8, validations=4, validation_samples=64, own_loss=True),
 }
 """Every row of the tables."""

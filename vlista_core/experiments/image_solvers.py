@@ -13,24 +13,20 @@ from vlista_core.data.image_problem import ImageProblem
 from vlista_core.data.image_set import ImageData
 from vlista_core.dictionaries import canonical, sparse_pca, wavelet
 from vlista_core.estimate import Estimate, Estimator, Measurement
-from vlista_core.linalg import solve_hermitian
+from vlista_core.experiments.image_loss import negative_ssim
+from vlista_core.experiments.recipes import FROM, Fitted
+from vlista_core.gaussian import DenseCovariance, condition
 from vlista_core.linops import LinearMap
-from vlista_core.metrics import ssim
 from vlista_core.solvers import BCS, ISTA, select_hyperparameters
 from vlista_core.solvers.selection import Value
-from vlista_core.tensorfile import Json
 
-FROM = 10**8
-"""Index of the training draws that starts and dictionaries are made from; training never comes that far."""
 _PENALTIES: tuple[Value, ...] = (0.001, 0.003, 0.01, 0.03, 0.1)
 _ITERATIONS: tuple[Value, ...] = (10, 30, 100)
-_SPARSE_IMAGES, _SPARSE_ATOMS = 2000, 256
-_COVARIANCE_IMAGES = 20_000
+SPARSE_IMAGES, _SPARSE_ATOMS = 2000, 256
+COVARIANCE_IMAGES = 20_000
 _CHUNK = 25
 _LEAST_NOISE = 1e-6
 """Of the mean power of a measurement: what stands in for noise where there is none."""
-
-Made = tuple[Estimator, dict[str, Json]]
 
 
 def training_signals(problem: ImageProblem, seed: int, count: int) -> Tensor:
@@ -49,26 +45,17 @@ class LinearMMSE(Estimator):
         self.covariance = covariance
 
     def estimate(self, y: Tensor, phi: LinearMap | Tensor, noise_var: Tensor | float) -> Estimate:
-        measured = Measurement.checked(y, phi, noise_var)
-        parts = torch.split(torch.arange(len(measured.y)), _CHUNK)
-        return Estimate(torch.cat([self._chunk(measured.select(part)) for part in parts]))
-
-    def _chunk(self, measured: Measurement) -> Tensor:
-        matrix = measured.phi.materialize()
-        seen = matrix @ self.covariance
-        gram = seen @ matrix.mT
-        noise = measured.noise_var[:, None] + _LEAST_NOISE * gram.diagonal(dim1=1, dim2=2).mean(1, keepdim=True)
-        gram = gram + torch.diag_embed(noise.expand(-1, gram.shape[1]))
-        weights = solve_hermitian(gram, measured.y[..., None])
-        return torch.bmm(weights.mT, seen.expand(len(weights), -1, -1))[:, 0]
+        measured, prior = Measurement.checked(y, phi, noise_var), DenseCovariance(self.covariance[None])
+        parts = (measured.select(some) for some in torch.split(torch.arange(len(measured.y)), _CHUNK))
+        return Estimate(torch.cat([condition(prior, part, floor=_LEAST_NOISE).mean for part in parts]))
 
 
-def make_lmmse(problem: ImageProblem, seed: int) -> Made:
-    signals = training_signals(problem, seed, _COVARIANCE_IMAGES)
+def make_lmmse(problem: ImageProblem, seed: int) -> Fitted:
+    signals = training_signals(problem, seed, COVARIANCE_IMAGES)
     return LinearMMSE(signals.mT @ signals / len(signals)), {}
 
 
-def make_ista(problem: ImageProblem, seed: int, dictionary: Callable[[ImageProblem, int], LinearMap]) -> Made:
+def make_ista(problem: ImageProblem, seed: int, dictionary: Callable[[ImageProblem, int], LinearMap]) -> Fitted:
     """ISTA on a fixed dictionary, its penalty and number of iterations those with the best SSIM on validation images.
 
     Its step is 1/‖ΦΨ‖² as it is for large Gaussian Φ, ‖Φ‖ ≈ 1 + √(n/m).
@@ -83,17 +70,13 @@ def make_ista(problem: ImageProblem, seed: int, dictionary: Callable[[ImageProbl
     return found.solver, {"penalty": float(str(best["penalty"])), "iterations": int(str(best["iterations"]))}
 
 
-def make_bcs(problem: ImageProblem, seed: int) -> Made:
+def make_bcs(problem: ImageProblem, seed: int) -> Fitted:
     """BCS on the basis, canonical or wavelet, that validation images prefer; its noise floor is a hundredth of E|y|²."""
     bases = {"canonical": canonical_basis(problem, seed), "wavelet": wavelet_basis(problem, seed)}
     grid: dict[str, tuple[Value, ...]] = {"dictionary": tuple(bases.values()), "noise_floor": (1e-2,)}
     found = select_hyperparameters(BCS, grid, problem, partial(negative_ssim, problem), count=12, seed=seed)
     best = found.scores[0][0]["dictionary"]
     return found.solver, {"basis": next(name for name, basis in bases.items() if basis is best)}
-
-
-def negative_ssim(problem: ImageProblem, estimate: Tensor, signal: Tensor) -> float:
-    return -float(ssim(problem.images(estimate), problem.images(signal)).mean())
 
 
 def canonical_basis(problem: ImageProblem, seed: int) -> LinearMap:
@@ -111,5 +94,5 @@ def sparse_pca_basis(problem: ImageProblem, seed: int) -> LinearMap:
 @lru_cache(maxsize=1)
 def _sparse_components(data: ImageData, seed: int) -> LinearMap:
     """The same for every number of measurements, and slow to find."""
-    images = training_signals(ImageProblem(data=data, rows=1, centred=True), seed, _SPARSE_IMAGES)
+    images = training_signals(ImageProblem(data=data, rows=1, centred=True), seed, SPARSE_IMAGES)
     return sparse_pca(images, min(_SPARSE_ATOMS, images.shape[1] // 2), iterations=5, seed=seed)

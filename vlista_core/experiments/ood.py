@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -22,27 +22,25 @@ from torch import Tensor
 
 from vlista_core.data.image_problem import ImageProblem
 from vlista_core.estimate import Estimator
-from vlista_core.experiments.base import Cell, Context, Done, Experiment, Figure, identity
 from vlista_core.experiments.curves import BAYESIAN
+from vlista_core.experiments.experiment import Experiment, identity, rows_by
 from vlista_core.experiments.image_models import fit, image_problem
 from vlista_core.experiments.images import estimate_with_variance, images_of
 from vlista_core.metrics import auroc
 from vlista_core.plotting import new_figure
 from vlista_core.problems import Batch
-from vlista_core.tables import Table
-from vlista_core.tensorfile import Json
+from vlista_core.study import Cell, Context, Figure, Row, Table
+from vlista_core.study.tables import number
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 DIGITS = {0: (0, 3, 7), 1: (1, 4, 9), 2: (2, 5, 8)}
 """Digits that the network sees, by seed. Training and procedure were settled with the first; the others repeat the test."""
-MEASUREMENTS = 100
 NOISE: dict[str, float | None] = {"noiseless": None, "30 dB": 30.0, "20 dB": 20.0, "10 dB": 10.0}
 """Levels of the noise -> SNR by the energy of the three digits."""
-IMAGES = 40
-"""Of each kind, and at each noise level."""
-DRAWS = 100
 RESAMPLES = 2000
 """Of the bootstrap."""
-MODELS = ("vlista", "bcs")
 SCORES = {
     "variance": "mean variance of the pixels",
     "log variance": "mean log variance of the pixels",
@@ -67,60 +65,67 @@ Found = dict[str, dict[str, tuple[Tensor, Tensor]]]
 class OutOfDistribution(Experiment):
     """Can the variance of its reconstructions tell that an image is of a kind the network never saw?"""
 
-    name = "ood"
-    summary = (
-        f"VLISTA trained on three digits against the other seven at m = {MEASUREMENTS}: p-values of the paper's t-test "
-        "and AUROC, by noise level."
+    name: ClassVar[str] = "ood"
+    summary: ClassVar[str] = (
+        "VLISTA trained on three digits against the other seven: p-values of the paper's t-test and AUROC, by noise level."
     )
-    figure = "auroc_noiseless"
+    figure: ClassVar[str] = "auroc_noiseless"
+
+    models: tuple[str, ...] = ("vlista", "bcs")
+    measurements: int = 100
+    images: int = 40
+    """Of each kind, and at each noise level."""
+    draws: int = 100
 
     def cells(self) -> list[Cell]:
         return [
-            {"experiment": self.name, "model": model, "measurements": MEASUREMENTS, "seed": seed}
+            {"model": model, "measurements": self.measurements, "seed": seed}
             for seed in DIGITS
-            for model in MODELS
+            for model in self.models
         ]
 
-    def run(self, cell: Cell, context: Context) -> dict[str, Json]:
+    def run(self, cell: Cell, context: Context) -> Row:
         model, m, seed = identity(cell)
-        inside = replace(image_problem(images_of("mnist", context.data), m, model), classes=DIGITS[seed])
+        inside = replace(image_problem(images_of("mnist", self.data), m, model), classes=DIGITS[seed])
         outside = replace(inside, classes=others(seed))
-        estimator, details = fit(model, inside, seed, context.weights_of(cell))
+        estimator, details = fit(model, inside, seed, context.scratch / f"{self.cell_id(cell)}.safetensors")
         found: Found = {score: {} for score in SCORES}
-        for number, (noise, snr_db) in enumerate(NOISE.items()):
-            context.report(number / len(NOISE), noise)
-            pair = draw_pair(inside, outside, IMAGES, seed, snr_db)
-            home, away = (score_images(estimator, batch) for batch in pair)
+        for done, (noise, snr_db) in enumerate(NOISE.items()):
+            context.report(done / len(NOISE), noise)
+            pair = draw_pair(inside, outside, self.images, seed, snr_db)
+            home, away = (score_images(estimator, batch, self.draws) for batch in pair)
             for score in SCORES:
                 found[score][noise] = home[score], away[score]
-        return {**summarise(found, PAPER[model], seed), **details, "test_samples": 2 * IMAGES}
+        return {**summarise(found, PAPER[model], seed), **details, "test_samples": 2 * self.images}
 
-    def tables(self, done: Done) -> list[Table]:
-        cells = {(str(cell["model"]), int(str(cell["seed"]))): cell for cell in done}
-        each = f"{IMAGES} images of each kind"
-        paper = tuple(
-            (_seen(seed), model, SCORES[PAPER[model]],
-             *(_p_text(cells.get((model, seed)), PAPER[model], noise) for noise in NOISE))
-            for seed in DIGITS
-            for model in MODELS
-        )  # fmt: skip
+    def tables(self, frame: pd.DataFrame) -> list[Table]:
+        found, each = rows_by(frame, "model", "seed"), f"{self.images} images of each kind"
+
+        def p_values(seed: int, model: str) -> list[str]:
+            cell, score = found.get((model, seed), {}), PAPER[model]
+            shown = (number(cell.get(f"scores.{score}.p_values.{noise}"), ".2g") for noise in NOISE)
+            return [_seen(seed), model, SCORES[score], *shown]
+
+        def aurocs(seed: int, model: str, score: str) -> list[str]:
+            cell = found.get((model, seed), {})
+            shown = (_auroc_text(cell.get(f"scores.{score}.auroc.{noise}")) for noise in NOISE)
+            return [f"{model}, {SCORES[score]}", *shown]
+
+        paper = [p_values(seed, model) for seed in DIGITS for model in self.models]
         heading = ("digits seen", "model", "score", *NOISE)
-        tables = [Table(f"p-value of the paper's two-sample t-test, {each}", heading, paper)]
+        tables = [Table.of(f"p-value of the paper's two-sample t-test, {each}", heading, paper)]
         for seed in DIGITS:
-            rest = tuple(
-                (f"{model}, {words}", *(_auroc_text(cells.get((model, seed)), score, noise) for noise in NOISE))
-                for model in MODELS
-                for score, words in SCORES.items()
-            )
+            rest = [aurocs(seed, model, score) for model in self.models for score in SCORES]
             title = f"AUROC of a single image, with its 95 % interval, digits {_seen(seed)} seen, {each}"
-            tables.append(Table(title, ("model and score", *NOISE), rest))
+            tables.append(Table.of(title, ("model and score", *NOISE), rest))
         return tables
 
-    def figures(self, done: Done, folder: Path) -> list[Figure]:
-        if not done:
+    def figures(self, frame: pd.DataFrame, folder: Path) -> list[Figure]:
+        if frame.empty:
             return []
-        path = folder / "ood.png"
-        _draw(path, done)
+        path, found = folder / "ood.png", rows_by(frame, "model", "seed")
+        order = [(model, seed) for model in self.models for seed in DIGITS]
+        _draw(path, {key: found[key] for key in order if key in found})
         caption = (
             f"A curve for each three digits seen. Left: the paper's test; below the green line ({SIGNIFICANT:g}) the two kinds "
             "of images are told apart. "
@@ -147,9 +152,9 @@ def draw_pair(
     return home, replace(away, signal=away.signal + shift, y=away.y + away.phi.apply(shift))
 
 
-def score_images(estimator: Estimator, batch: Batch) -> dict[str, Tensor]:
+def score_images(estimator: Estimator, batch: Batch, draws: int) -> dict[str, Tensor]:
     """Every score of every image: [batch] each."""
-    signal, variance = estimate_with_variance(estimator, batch, DRAWS)
+    signal, variance = estimate_with_variance(estimator, batch, draws)
     variance = variance.double()
     residual = (batch.y - batch.phi.apply(signal)).double()
     return {
@@ -179,9 +184,9 @@ def auroc_interval(scores_in: Tensor, scores_out: Tensor, seed: int) -> tuple[fl
     return auroc(scores_in, scores_out), float(low), float(high)
 
 
-def summarise(found: Found, paper: str, seed: int) -> dict[str, Json]:
-    """What a cell keeps. paper: the paper's score."""
-    scores: dict[str, Json] = {
+def summarise(found: Found, paper: str, seed: int) -> Row:
+    """What a row keeps. paper: the paper's score, whose figures stand apart as well."""
+    scores: dict[str, Any] = {
         score: {
             "p_values": {noise: float(f"{p_value(*pair):.4g}") for noise, pair in levels.items()},
             "auroc": {
@@ -190,34 +195,15 @@ def summarise(found: Found, paper: str, seed: int) -> dict[str, Json]:
         }
         for score, levels in found.items()
     }
-    kept: dict[str, Json] = {"scores": scores, "score": paper}
-    auroc_values, p_values = (
-        {noise: _entry(kept, paper, key, noise) for noise in NOISE} for key in ("auroc", "p_values")
-    )
-    first = auroc_values["noiseless"]
     return {
-        "auroc_noiseless": first[0] if isinstance(first, list) else None,
-        "p_values": p_values,
-        "auroc": auroc_values,
-        **kept,
+        "auroc_noiseless": scores[paper]["auroc"]["noiseless"][0],
+        **scores[paper],
+        "scores": scores,
+        "score": paper,
     }
 
 
-def _entry(cell: dict[str, Json] | None, score: str, key: str, noise: str) -> Json:
-    """A figure of a cell; None where there is none."""
-    value: Json = cell
-    for step in ("scores", score, key, noise):
-        value = value.get(step) if isinstance(value, dict) else None
-    return value
-
-
-def _p_text(cell: dict[str, Json] | None, score: str, noise: str) -> str:
-    value = _entry(cell, score, "p_values", noise)
-    return f"{value:.2g}" if isinstance(value, float | int) else "–"
-
-
-def _auroc_text(cell: dict[str, Json] | None, score: str, noise: str) -> str:
-    value = _entry(cell, score, "auroc", noise)
+def _auroc_text(value: object) -> str:
     return f"{value[0]:.2f} ({value[1]:.2f} … {value[2]:.2f})" if isinstance(value, list) else "–"
 
 
@@ -225,19 +211,16 @@ def _seen(seed: int) -> str:
     return ", ".join(str(digit) for digit in DIGITS[seed])
 
 
-def _draw(path: Path, done: Done) -> None:
+def _draw(path: Path, rows: dict[tuple[str, int], dict[str, Any]]) -> None:
     places = range(len(NOISE))
     with new_figure(path, (11.2, 5.0)) as figure:
         left, right = figure.subplots(1, 2)
-        for cell in sorted(done, key=lambda cell: (MODELS.index(str(cell["model"])), int(str(cell["seed"])))):
-            model, _, seed = identity(cell)
-            score = PAPER[model]
+        for (model, seed), row in rows.items():
             style: dict[str, Any] = {"color": BAYESIAN[model], "marker": _MARKERS[seed], "ls": _LINES[seed], "lw": 1.6}
             label = f"{model}, {_seen(seed)}"
-            p = [max(float(str(_entry(cell, score, "p_values", noise))), _LEAST_P) for noise in NOISE]
-            left.plot(places, p, label=label, **style)
-            middle, low, high = np.array([_entry(cell, score, "auroc", noise) for noise in NOISE], dtype=float).T
-            shift = 0.06 * (MODELS.index(model) * len(DIGITS) + seed)
+            left.plot(places, [max(row[f"p_values.{noise}"], _LEAST_P) for noise in NOISE], label=label, **style)
+            middle, low, high = np.array([row[f"auroc.{noise}"] for noise in NOISE], dtype=float).T
+            shift = 0.06 * ([*PAPER].index(model) * len(DIGITS) + seed)
             beside = [place + shift for place in places]
             right.errorbar(beside, middle, yerr=(middle - low, high - middle), capsize=3, label=label, **style)
         left.axhline(SIGNIFICANT, color="#00805f", lw=1.2)

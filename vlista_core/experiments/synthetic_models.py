@@ -1,88 +1,50 @@
-"""How each model of the synthetic experiment is made: solvers by grid search on validation draws, networks by training.
-
-Budgets are in steps, so that a figure depends on the seed alone.
-"""
+"""How each model of the synthetic experiment is made: solvers by grid search on validation draws, networks by training."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from vlista_core.data.synthetic import SyntheticProblem
 from vlista_core.dictionaries import LearnedDictionary
-from vlista_core.estimate import Estimator
+from vlista_core.experiments.recipes import FROM, Fitted, Recipe, fit_network, started
 from vlista_core.metrics import nmse_median_db
 from vlista_core.models import ADLISTA, ALISTA, DLISTA, LISTA, NALISTA, VLISTA, UnfoldedModel
 from vlista_core.models.analytic import averaged_weights
-from vlista_core.problems import Batch
 from vlista_core.solvers import BCS, FISTA, ISTA, Solver, select_hyperparameters
 from vlista_core.solvers.selection import Value
-from vlista_core.tensorfile import Json
-from vlista_core.training import Trainer
+from vlista_core.training.result import TrainingResult
 
 LAYERS = 3
 AVERAGED = 64
 """Matrices Φ over which ALISTA and NALISTA average their weights where Φ varies, as the paper does."""
-_CALIBRATION = 10**8
-"""Index of the training draws that a network starts from; training never comes that far."""
 _PENALTIES: tuple[Value, ...] = (0.003, 0.01, 0.03, 0.1, 0.2)
 _ITERATIONS: tuple[Value, ...] = (3, 30, 300)
 
-Build = Callable[[SyntheticProblem, int], UnfoldedModel]
-"""(problem, seed) -> a network with its start from data, untrained."""
 
-
-@dataclass(frozen=True)
-class Recipe:
-    """How a network is trained."""
-
-    build: Build
-    steps: int
-    batch_size: int
-    rate: float
-
-
-def fit(name: str, problem: SyntheticProblem, seed: int, checkpoint: Path) -> tuple[Estimator, dict[str, Json]]:
-    """The estimator called `name`, ready for test draws, and how it was made."""
+def fit(name: str, problem: SyntheticProblem, seed: int, weights: Path) -> Fitted:
+    """The estimator called `name`, ready for test draws, and how it was made. weights: see `fit_network`."""
     made = MODELS[name]
     if not isinstance(made, Recipe):
         return _searched(made, problem, seed)
-    model = made.build(problem, seed)
-    trainer = Trainer(
-        steps=made.steps,
-        batch_size=made.batch_size,
-        learning_rate=made.rate,
-        schedule="cosine",
-        clip_norm=1.0,
-        validation_samples=256 if made.batch_size > 16 else 64,
-        validate_every=max(1, made.steps // 8),
-    )
-    result = trainer.fit(model, problem, seed=seed, checkpoint=checkpoint, resume=True)
-    checkpoint.unlink(missing_ok=True)
-    details: dict[str, Json] = {
-        "steps": result.steps,
-        "batch_size": made.batch_size,
-        "train_seconds": round(result.seconds, 2),
-        "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "history": [[record.step, round(record.seconds, 2), round(record.validation, 4)] for record in result.history],
-    }
-    return model, details
+
+    def train(network: UnfoldedModel, resume: Path) -> TrainingResult:
+        result = made.trainer(problem).fit(network, problem, seed=seed, checkpoint=resume, resume=True)
+        resume.unlink(missing_ok=True)
+        return result
+
+    return fit_network(made, problem, seed, weights, train)
 
 
-def _searched(solver: type[Solver], problem: SyntheticProblem, seed: int) -> tuple[Estimator, dict[str, Json]]:
+def _searched(solver: type[Solver], problem: SyntheticProblem, seed: int) -> Fitted:
     """The best of a grid on validation draws. BCS has its own stopping rule and nothing to search for."""
     if solver is BCS:
         return BCS(), {}
     grid = {"penalty": _PENALTIES, "iterations": _ITERATIONS}
     found = select_hyperparameters(solver, grid, problem, nmse_median_db, seed=seed)
     return found.solver, {"chosen": {key: float(str(value)) for key, value in found.scores[0][0].items()}}
-
-
-def _starting_batch(problem: SyntheticProblem, seed: int) -> Batch:
-    return problem.sample(256, seed=seed, split="train", start=_CALIBRATION)
 
 
 def _identity(problem: SyntheticProblem) -> LearnedDictionary:
@@ -92,22 +54,17 @@ def _identity(problem: SyntheticProblem) -> LearnedDictionary:
 def _lista(problem: SyntheticProblem, seed: int) -> UnfoldedModel:
     measurements = None if problem.fixed_phi_seed is None else problem.measurements
     n = problem.length
-    model = LISTA(n, n, layers=LAYERS, measurements=measurements, loss="relative")
-    model.start_from(_starting_batch(problem, seed))
-    return model
+    return started(LISTA(n, n, layers=LAYERS, measurements=measurements, loss="relative"), problem, seed)
 
 
 def _dlista(problem: SyntheticProblem, seed: int) -> UnfoldedModel:
-    model = DLISTA(_identity(problem), layers=LAYERS, loss="relative")
-    model.start_from(_starting_batch(problem, seed))
-    return model
+    return started(DLISTA(_identity(problem), layers=LAYERS, loss="relative"), problem, seed)
 
 
 def _paper(problem: SyntheticProblem, seed: int) -> ADLISTA:
     generator = torch.Generator().manual_seed(seed)
     model = ADLISTA(_identity(problem), layers=LAYERS, augmentation="paper", loss="relative", generator=generator)
-    model.start_from(_starting_batch(problem, seed))
-    return model
+    return started(model, problem, seed)
 
 
 def _adaptive(problem: SyntheticProblem, seed: int) -> UnfoldedModel:
@@ -119,8 +76,7 @@ def _adaptive(problem: SyntheticProblem, seed: int) -> UnfoldedModel:
         loss="relative",
         generator=torch.Generator().manual_seed(seed),
     )
-    model.start_from(_starting_batch(problem, seed))
-    return model
+    return started(model, problem, seed)
 
 
 def _weights(problem: SyntheticProblem, seed: int) -> torch.Tensor:
@@ -128,20 +84,17 @@ def _weights(problem: SyntheticProblem, seed: int) -> torch.Tensor:
     fixed = problem.fixed_phi()
     if fixed is not None:
         return averaged_weights([fixed.double()]).float()
-    drawn = problem.sample(AVERAGED, seed=seed, split="train", start=_CALIBRATION).phi.materialize()
+    drawn = problem.sample(AVERAGED, seed=seed, split="train", start=FROM).phi.materialize()
     return averaged_weights(drawn.double()).float()
 
 
 def _alista(problem: SyntheticProblem, seed: int, weights: torch.Tensor | None) -> UnfoldedModel:
-    model = ALISTA(weights, layers=LAYERS)
-    model.start_from(_starting_batch(problem, seed))
-    return model
+    return started(ALISTA(weights, layers=LAYERS), problem, seed)
 
 
 def _nalista(problem: SyntheticProblem, seed: int, weights: torch.Tensor | None) -> UnfoldedModel:
     model = NALISTA(weights, layers=LAYERS, generator=torch.Generator().manual_seed(seed))
-    model.start_from(_starting_batch(problem, seed))
-    return model
+    return started(model, problem, seed)
 
 
 def _vlista(problem: SyntheticProblem, seed: int) -> UnfoldedModel:
@@ -154,16 +107,17 @@ def _vlista(problem: SyntheticProblem, seed: int) -> UnfoldedModel:
     return model
 
 
-MODELS: dict[str, Recipe | type[Solver]] = {
-    "a-dlista-adaptive": Recipe(_adaptive, 800, 128, 2e-4),
-    "a-dlista": Recipe(_paper, 400, 32, 2e-3),
-    "dlista": Recipe(_dlista, 800, 128, 2e-3),
-    "lista": Recipe(_lista, 800, 128, 1e-3),
-    "vlista": Recipe(_vlista, 60, 16, 3e-4),
-    "alista": Recipe(lambda problem, seed: _alista(problem, seed, _weights(problem, seed)), 800, 128, 5e-3),
-    "nalista": Recipe(lambda problem, seed: _nalista(problem, seed, _weights(problem, seed)), 800, 128, 1e-3),
-    "alista-per-sample": Recipe(lambda problem, seed: _alista(problem, seed, None), 400, 128, 2e-3),
-    "nalista-per-sample": Recipe(lambda problem, seed: _nalista(problem, seed, None), 400, 128, 1e-3),
+_recipe = partial(Recipe[SyntheticProblem], sharing=1, validations=8)
+MODELS: dict[str, Recipe[SyntheticProblem] | type[Solver]] = {
+    "a-dlista-adaptive": _recipe(_adaptive, 800, 2e-4),
+    "a-dlista": _recipe(_paper, 400, 2e-3, batch_size=32),
+    "dlista": _recipe(_dlista, 800, 2e-3),
+    "lista": _recipe(_lista, 800, 1e-3),
+    "vlista": _recipe(_vlista, 60, 3e-4, batch_size=16, validation_samples=64),
+    "alista": _recipe(lambda problem, seed: _alista(problem, seed, _weights(problem, seed)), 800, 5e-3),
+    "nalista": _recipe(lambda problem, seed: _nalista(problem, seed, _weights(problem, seed)), 800, 1e-3),
+    "alista-per-sample": _recipe(lambda problem, seed: _alista(problem, seed, None), 400, 2e-3),
+    "nalista-per-sample": _recipe(lambda problem, seed: _nalista(problem, seed, None), 400, 1e-3),
     "ista": ISTA,
     "fista": FISTA,
     "bcs": BCS,

@@ -58,17 +58,17 @@ def finish(results: Sequence[Result]) -> None:
     if left:
         say(f"the time is up; {left} cells are left for the next run")
     if failed:
-        say(f"{failed} cells failed; the same command tries them again")
+        say(f"cells that failed: {failed}; the same command tries them again")
         raise typer.Exit(1)
 
 
 def show(folder: Path, registry: Registry) -> None:
     """Write the page of a folder; print the tables and the message of its own study."""
-    page = write_page(folder, registry)
-    read = read_study(folder, registry)
-    for table in read.study.tables(read.frame):
+    page, read = write_page(folder, registry), read_study(folder, registry)
+    frame = read.frame
+    for table in read.study.tables(frame):
         if not table.detail:
             print_table(table, out)
-    if message := read.study.headline(read.frame):
+    if message := read.study.headline(frame):
         tell(message)
     tell(f"report: {page}")

@@ -7,12 +7,16 @@ import json
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vlista_core.files import replacing, write_text
-from vlista_core.study.base import Figure
+from vlista_core.study.base import Figure, Study
 from vlista_core.study.store import Read, Registry, holds_study, read_study
 from vlista_core.study.tables import Table
 from vlista_core.tensorfile import Json
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _STYLE = """
 :root { color-scheme: light dark; }
@@ -53,9 +57,9 @@ def write_page(folder: Path | str, registry: Registry, *, title: str | None = No
     return page
 
 
-def markdown(read: Read) -> str:
+def markdown(study: Study, frame: pd.DataFrame) -> str:
     """The message and the tables of a study, without details."""
-    message, tables = read.study.headline(read.frame), read.study.tables(read.frame)
+    message, tables = study.headline(frame), study.tables(frame)
     parts = [f"{message}\n"] if message else []
     return "\n".join([*parts, *(table.markdown() for table in tables if not table.detail)])
 
@@ -64,7 +68,7 @@ def _section(folder: Path, read: Read) -> list[str]:
     """Write the files of a study and return its part of the page."""
     study, frame = read.study, read.frame
     tables, message = study.tables(frame), study.headline(frame)
-    write_text(folder / "table.md", markdown(read))
+    write_text(folder / "table.md", markdown(study, frame))
     plain = frame.loc[:, [not any(isinstance(entry, list | dict) for entry in frame[key]) for key in frame.columns]]
     with replacing(folder / "rows.csv") as partial:
         plain.to_csv(partial, index=False, lineterminator="\n")

@@ -161,25 +161,25 @@ class _Part:
     @classmethod
     def opened(cls, study: Study, store: Store, scratch: Path, options: Options) -> Self:
         """Make a locked folder ready for rows, and find what is done."""
-        records: list[Record] = []
+        kept: dict[str, Record] = {}
         if holds_study(store.folder) and not (options.restart and options.chosen is None):
             try:
-                study, records = _extended(study, store), store.records()
+                study = _extended(study, store)
+                kept = store.latest(study)
             except ValueError:
                 if not options.restart:
                     raise
         cells = _named_cells(study)
         chosen = [name for name, cell in cells.items() if options.chosen is None or options.chosen(cell)]
         if options.restart:
-            records = [record for record in records if study.cell_id(record.cell) not in chosen]
-            store.replace(records)
+            kept = {name: record for name, record in kept.items() if name not in chosen}
+            store.replace(kept.values())
             for path in (path for name in chosen for path in scratch.glob(f"{name}.*")):
                 path.unlink()
-        store.begin(study, cells, options.notes, again=bool(records))
-        done = {study.cell_id(record.cell): record for record in records}
-        done = {name: done[name] for name, cell in cells.items() if name in done and done[name].cell == cell}
-        missing = [name for name in chosen if name not in done or study.afresh(cells[name])]
-        return cls(study, store, cells, done, missing)
+        store.begin(study, cells, options.notes, again=bool(kept))
+        done = {name: kept[name] for name, cell in cells.items() if name in kept and kept[name].cell == cell}
+        done = {name: record for name, record in done.items() if not study.afresh(cells[name])}
+        return cls(study, store, cells, done, [name for name in chosen if name not in done])
 
     def keep(self, name: str, found: Record | str) -> Ended:
         """Take note of how a cell has ended."""
@@ -200,9 +200,14 @@ def _each(jobs: Sequence[_Job], bar: _Bar, client: Any, options: Options) -> Ite
     """The jobs as they end: what can be spread, then what belongs to this process, then what measures time."""
     deadline = time.monotonic() + 3600 * options.hours
     here = partial(run_job, report=bar.report)
-    timed = [job for job in jobs if job.study.timed(job.cell)]
-    own = [job for job in jobs if job.study.afresh(job.cell) and job not in timed]
-    plain = [_bare(job) for job in jobs if job not in own and job not in timed]
+    plain, own, timed = list[_Job](), list[_Job](), list[_Job]()
+    for job in jobs:
+        if job.study.timed(job.cell):
+            timed.append(job)
+        elif job.study.afresh(job.cell):
+            own.append(job)
+        else:
+            plain.append(_bare(job))
     if client is not None:
         from vlista_core.study.spread import run_on_cluster
 
@@ -223,6 +228,7 @@ def run_job(job: _Job, report: Callable[[_Job, float, str], None] | None = None)
     try:
         torch.set_num_threads(job.threads)
         job.scratch.mkdir(parents=True, exist_ok=True)
+        context.report(0.0, "begins")
         with listening(_training(context.report)):
             row = job.study.run(job.cell, context)
         row = json.loads(json.dumps(row, allow_nan=False))
@@ -299,9 +305,8 @@ class _Bar:
 
     def __init__(self, parts: Sequence[_Part], progress: Progress) -> None:
         self.progress = progress
-        missing = sum(len(part.missing) for part in parts)
-        self.ended = sum(len(part.done.keys() - set(part.missing)) for part in parts)
-        self.total = self.ended + missing
+        self.ended = sum(len(part.done) for part in parts)
+        self.total = self.ended + sum(len(part.missing) for part in parts)
         progress(self.ended, self.total, "")
 
     def report(self, job: _Job, share: float, words: str) -> None:

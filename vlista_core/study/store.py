@@ -121,7 +121,7 @@ def read_study(folder: Path | str, registry: Registry) -> Read:
         study = study_class(about.study, registry).model_validate_json(json.dumps(about.configuration))
     except ValidationError as fault:
         raise ValueError(f"{folder / _ABOUT} is of another version: {_words(fault)}") from None
-    latest = {study.cell_id(record.cell): record for record in store.records()}
+    latest = store.latest(study)
     return Read(study, about, [latest[name] for name in about.cells if name in latest])
 
 
@@ -165,18 +165,22 @@ class Store:
         except ValidationError as fault:
             raise ValueError(f"{path} is not the file of a study: {_words(fault)}") from None
 
-    def records(self) -> list[Record]:
-        """The records that are whole. A last line without an end was cut off while it was written and does not count."""
-        if not self.rows.is_file():
-            return []
-        *lines, _torn = self.rows.read_bytes().split(b"\n")
-        records = []
+    def latest(self, study: Study) -> dict[str, Record]:
+        """The last record of each cell by the name of the cell, or a ValueError that names the file and the line.
+
+        A last line without an end was cut off while it was written and does not count.
+        """
+        *lines, _torn = self.rows.read_bytes().split(b"\n") if self.rows.is_file() else [b""]
+        found: dict[str, Record] = {}
         for number, line in enumerate(lines, start=1):
             try:
-                records.append(Record.model_validate_json(line))
+                record = Record.model_validate_json(line)
+                found[study.cell_id(record.cell)] = record
             except ValidationError as fault:
                 raise ValueError(f"{self.rows}, line {number} is damaged: {_words(fault)}") from None
-        return records
+            except (LookupError, TypeError) as fault:
+                raise ValueError(f"{self.rows}, line {number} is of another version: its cell has no {fault}") from None
+        return found
 
     def begin(self, study: Study, names: Iterable[str], notes: Sequence[str], *, again: bool) -> None:
         """Write study.json, and cut off what a killed run left of its last line. again: keep the date of the first start."""

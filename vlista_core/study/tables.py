@@ -13,6 +13,8 @@ from rich.table import Table as RichTable
 if TYPE_CHECKING:
     import pandas as pd
 
+Lines = Iterable[Sequence[str]]
+
 
 @dataclass(frozen=True)
 class Table:
@@ -26,15 +28,7 @@ class Table:
     """Whether the table is for the page alone, folded."""
 
     @classmethod
-    def of(
-        cls,
-        title: str,
-        heading: Sequence[str],
-        lines: Iterable[Sequence[str]],
-        *,
-        bounds: int = 0,
-        detail: bool = False,
-    ) -> Table:
+    def of(cls, title: str, heading: Sequence[str], lines: Lines, *, bounds: int = 0, detail: bool = False) -> Table:
         """A table from its lines."""
         import pandas as pd
 

@@ -1,0 +1,125 @@
+"""How the networks of the experiments start and are trained, and what a row says of it.
+
+Budgets are in steps, so that a figure depends on the seed alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from vlista_core import checkpoint
+from vlista_core.estimate import Estimator
+from vlista_core.files import read_json, write_json
+from vlista_core.models import UnfoldedModel
+from vlista_core.problems import Batch, Problem
+from vlista_core.study import Row
+from vlista_core.training import Trainer
+from vlista_core.training.result import TrainingResult
+
+FROM = 10**8
+"""Index of the training draws that starts and dictionaries are made from; training never comes that far."""
+
+
+AnyModel = TypeVar("AnyModel", bound=UnfoldedModel)
+AnyProblem = TypeVar("AnyProblem", bound=Problem)
+Metric = Callable[[Tensor, Batch], float]
+Fitted = tuple[Estimator, Row]
+"""An estimator that is ready for test draws, and how it was made."""
+
+
+@dataclass(frozen=True)
+class Recipe(Generic[AnyProblem]):
+    """How a network is trained."""
+
+    build: Callable[[AnyProblem, int], UnfoldedModel]
+    """(problem, seed) -> a network that has its start and is untrained."""
+    steps: int
+    rate: float | Callable[[AnyProblem], float]
+    """The learning rate, or what it is for a problem."""
+    batch_size: int = 128
+    sharing: int = 16
+    """Training images in a row that share a Φ."""
+    validations: int = 20
+    validation_samples: int = 256
+    own_loss: bool = False
+    """Whether the network learns from its own loss where the others have that of the experiment: VLISTA from its ELBO."""
+
+    def rate_for(self, problem: AnyProblem) -> float:
+        """The learning rate on a problem."""
+        return self.rate(problem) if callable(self.rate) else self.rate
+
+    def trainer(self, problem: AnyProblem, *, warmup: float = 0.0, metric: Metric | None = None) -> Trainer:
+        """metric: of validation draws, the lower the better; the loss if None."""
+        return Trainer(
+            steps=self.steps, batch_size=self.batch_size, learning_rate=self.rate_for(problem), schedule="cosine",
+            warmup=warmup, clip_norm=1.0, validation_samples=self.validation_samples,
+            validate_every=max(1, self.steps // self.validations), metric=metric,
+        )  # fmt: skip
+
+
+def started(model: AnyModel, problem: Problem, seed: int) -> AnyModel:
+    """The model with its start from training draws."""
+    model.start_from(problem.sample(256, seed=seed, split="train", start=FROM))
+    return model
+
+
+def fit_network(
+    recipe: Recipe[AnyProblem],
+    problem: AnyProblem,
+    seed: int,
+    weights: Path,
+    train: Callable[[UnfoldedModel, Path], TrainingResult],
+    figure: Callable[[float], float] = float,
+) -> Fitted:
+    """The network of a recipe, by `train` (network, file to resume from).
+
+    weights: a file that keeps a trained network, and gives it back in place of a second training; how it was trained is in
+    a file beside it. figure: of a validation, for the history.
+    """
+    beside = weights.with_suffix(".json")
+    if weights.is_file():
+        network = checkpoint.load(weights, expected=UnfoldedModel)  # type: ignore[type-abstract]
+        return network, read_json(beside) if beside.is_file() else {}
+    start = time.perf_counter()
+    network = recipe.build(problem, seed)
+    before = time.perf_counter() - start
+    result = train(network, weights.with_suffix(".resume.safetensors"))
+    details: Row = {
+        "recipe": {
+            "learning_rate": recipe.rate_for(problem),
+            "sharing": recipe.sharing,
+            "validations": recipe.validations,
+            "validation_samples": recipe.validation_samples,
+            "own_loss": recipe.own_loss,
+        },
+        "budget": {
+            "steps": result.steps,
+            "batch_size": recipe.batch_size,
+            "samples": result.steps * recipe.batch_size,
+            "seconds": round(before + result.seconds, 2),
+        },
+        "parameters": sum(parameter.numel() for parameter in network.parameters()),
+        "history": [[r.step, round(before + r.seconds, 2), round(figure(r.validation), 4)] for r in result.history],
+    }
+    write_json(beside, details)
+    checkpoint.save(network, weights)
+    return network, details
+
+
+def estimate_test_draws(
+    estimator: Estimator, problem: Problem, seed: int, count: int, batch: int
+) -> tuple[Tensor, Tensor]:
+    """Estimates and true signals of the first `count` test draws, [count, n] each. batch: draws at once."""
+    estimates, signals = [], []
+    for start in range(0, count, batch):
+        drawn = problem.sample(min(batch, count - start), seed=seed, split="test", start=start)
+        estimates.append(estimator.estimate(drawn.y, drawn.phi, drawn.noise_var).signal)
+        signals.append(drawn.signal)
+    return torch.cat(estimates), torch.cat(signals)
