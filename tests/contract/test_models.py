@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -33,7 +34,8 @@ Make = Callable[[torch.dtype], UnfoldedModel]
 
 
 def _dictionary(dtype: torch.dtype) -> Tensor:
-    return torch.randn(N, ATOMS, dtype=dtype, generator=torch.Generator().manual_seed(1)) / N**0.5
+    matrix = torch.randn(N, ATOMS, dtype=dtype, generator=torch.Generator().manual_seed(1))
+    return matrix / math.sqrt(N)
 
 
 def _learned(dtype: torch.dtype) -> LearnedDictionary:
@@ -203,7 +205,7 @@ def test_gradients_are_finite_also_where_nothing_was_measured_and_parameters_are
     parameters = list(model.parameters())
     if not parameters:
         return
-    model.training_loss(batch, generator=torch.Generator()).backward()
+    torch.autograd.backward(model.training_loss(batch, generator=torch.Generator()))
     for name, parameter in model.named_parameters():
         assert not parameter.is_complex(), name
         assert parameter.grad is not None, name

@@ -118,7 +118,7 @@ def test_other_front_ends(changes: dict[str, object]) -> None:
     batch = PooledDraws.within(problem, seed=0, seconds=1.0).sample(32, seed=0, split="train", snr_db=20.0)
     estimator.start_from(batch)
     assert nmse_db(estimator.estimate(batch.y, batch.phi, batch.noise_var).signal, batch.signal) < -1.0
-    estimator.training_loss(batch, generator=torch.Generator().manual_seed(0)).backward()
+    torch.autograd.backward(estimator.training_loss(batch, generator=torch.Generator().manual_seed(0)))
     assert all(p.grad is not None and bool(torch.isfinite(p.grad).all()) for p in estimator.parameters())
 
 
@@ -158,7 +158,12 @@ def test_the_loss_is_the_nmse_of_each_group_of_like_snr() -> None:
     generator = torch.Generator().manual_seed(0)
     signal, estimate = (torch.randn(32, 5, dtype=torch.complex64, generator=generator) for _ in range(2))
     noise_var = torch.rand(32, generator=generator)
-    batch = Batch(signal, signal, KroneckerMap(torch.eye(5).cfloat(), torch.eye(1).cfloat()), noise_var)
+    batch = Batch(
+        signal,
+        signal,
+        KroneckerMap(torch.eye(5, dtype=torch.complex64), torch.eye(1, dtype=torch.complex64)),
+        noise_var,
+    )
     quiet = noise_var <= noise_var.sort().values[15]
     expected = [nmse_db(estimate[some], signal[some]) for some in (quiet, ~quiet)]
     assert grouped_nmse_db(estimate, batch).tolist() == pytest.approx(expected, rel=1e-4)
@@ -191,6 +196,7 @@ def test_batched_kronecker_map(check: Callable[[MapCase, torch.dtype], None]) ->
 
 def test_a_batched_kronecker_map_of_equal_factors_is_the_shared_one() -> None:
     batched = _factors(torch.complex64).select(torch.tensor([1, 1]))
+    assert isinstance(batched, BatchedKroneckerMap)
     delay, tx, rx = (factor[0] for factor in batched.factors)
     torch.testing.assert_close(batched.materialize()[:1], KroneckerMap(rx, tx, delay).materialize())
     with pytest.raises(ValueError, match="factors must be matrices"):
@@ -247,5 +253,5 @@ def test_vlistas_bound_is_likelihood_less_divergence(problem: chanest.ChannelPro
     loss = network.training_loss(batch, generator=torch.Generator().manual_seed(0))
     expected = -(bound.log_likelihood - network.divergence_weight * bound.divergence).mean() / 16
     torch.testing.assert_close(loss, expected)
-    loss.backward()
+    torch.autograd.backward(loss)
     assert all(p.grad is not None and bool(torch.isfinite(p.grad).all()) for p in network.parameters())

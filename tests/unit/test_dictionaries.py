@@ -65,7 +65,7 @@ def test_complex_learned_dictionary_stores_real_pairs_and_learns() -> None:
     psi = LearnedDictionary.random(6, 8, generator=torch.Generator().manual_seed(0), dtype=torch.complex64)
     assert [parameter.dtype for parameter in psi.parameters()] == [torch.float32]
     code = torch.randn(3, 8, dtype=torch.complex64, generator=torch.Generator().manual_seed(1))
-    psi.apply(code).abs().square().sum().backward()
+    torch.autograd.backward(psi.apply(code).abs().square().sum())
     assert psi.weight.grad is not None
     assert torch.isfinite(psi.weight.grad).all()
     assert psi.weight.grad.abs().max() > 0
@@ -97,7 +97,7 @@ def test_a_scaled_dictionary_starts_the_same_and_moves_atoms_by_their_share(dtyp
     torch.testing.assert_close(scaled.matrix, start)
     with torch.no_grad():
         for dictionary in (plain, scaled):
-            dictionary.weight += 0.01
+            dictionary.weight.add_(0.01)
     moved = (scaled.matrix - start).norm(dim=0) / start.norm(dim=0)
     assert float(moved[0].detach()) == pytest.approx(float(moved[1].detach()))
     assert float((plain.matrix - start).norm(dim=0)[1].detach()) > 10 * float(start.norm(dim=0)[1])
