@@ -46,8 +46,7 @@ from vlista_core.files import read_json, write_json
 from vlista_core.models import ADLISTA, ALISTA, DLISTA, LISTA, NALISTA, VLISTA, UnfoldedModel
 from vlista_core.models.analytic import analytic_weights
 from vlista_core.models.augmentation import Kind
-from vlista_core.models.base import inverse_softplus
-from vlista_core.models.pairs import store_matrix
+from vlista_core.models.base import inverse_softplus, store_matrix
 from vlista_core.problems import Batch
 from vlista_core.tensorfile import Json
 
