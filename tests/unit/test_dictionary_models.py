@@ -129,7 +129,7 @@ def test_adaptive_parameters_differ_between_samples_and_the_noise_level_matters(
 
 @pytest.mark.parametrize("kind", ["dlista", "a-dlista"])
 def test_the_proposition_holds_along_the_layers_of_a_model(kind: str) -> None:
-    problem = SyntheticProblem(length=40, rows=2000, nonzeros=2, data_type=torch.float64)
+    problem = SyntheticProblem(length=40, rows=2000, nonzeros=2, dtype=torch.float64)
     batch = problem.sample(32, seed=1)
     identity = LearnedDictionary(torch.eye(40, dtype=torch.float64))
     options = {"layers": 3, "step": 1.0, "threshold": 2.0}
