@@ -43,7 +43,7 @@ class AdaLISTA(FixedDictionaryNetwork):
         early_weight: float = 0.0,
     ) -> None:
         """measurements: m; dictionary: [n, b]; step, threshold: of every layer, to start from (or `start_from`)."""
-        super().__init__(layers, dictionary, dtype, made_for=(measurements, None), loss=loss, early_weight=early_weight)
+        super().__init__(layers, dictionary, dtype, measurements=measurements, loss=loss, early_weight=early_weight)
         self.residual_weight = matrix_parameter(torch.eye(measurements, dtype=dtype))
         self.input_weight = matrix_parameter(torch.eye(measurements, dtype=dtype))
         self.step = positive_parameter([step] * layers)

@@ -36,9 +36,8 @@ class LISTACP(FixedDictionaryNetwork):
     ) -> None:
         """matrix: Φ [m, n]; dictionary: [n, b], None is canonical; threshold: θ of the first layer, to start from."""
         weights = analytic_weights(fixed_product(matrix, dictionary, dtype))
-        m, b = weights.shape
         super().__init__(
-            layers, dictionary, dtype, made_for=(m, b), selection=selection, loss=loss, early_weight=early_weight
+            layers, dictionary, dtype, made_for=weights, selection=selection, loss=loss, early_weight=early_weight
         )
         self.weights = matrix_parameter(weights.expand(layers, -1, -1))
         self.threshold = positive_parameter([threshold * 0.9**t for t in range(layers)])
