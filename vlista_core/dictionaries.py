@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -110,13 +111,8 @@ class LearnedMap(nn.Module, LinearMap, Configured):
     def shape(self) -> tuple[int, int]:
         return self.frozen().shape
 
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.frozen().dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.frozen().device
+    def _parts(self) -> Iterator[LinearMap]:
+        yield self.frozen()
 
     def apply(self, x: Tensor) -> Tensor:  # type: ignore[override]  # nn.Module's visitor of the same name is not needed
         return self.frozen().apply(x)
@@ -139,9 +135,6 @@ class LearnedMap(nn.Module, LinearMap, Configured):
     def materialize(self) -> Tensor:
         return self.frozen().materialize()
 
-    def tensors(self) -> tuple[Tensor, ...]:
-        return self.frozen().tensors()
-
     def cast(self, dtype: torch.dtype) -> LinearMap:  # type: ignore[override]  # a plain map, without parameters
         return self.frozen().cast(dtype)
 
@@ -153,8 +146,8 @@ class LearnedDictionary(LearnedMap):
     def __init__(self, matrix: Tensor, *, scaled: bool = False) -> None:
         """matrix: [n, atoms], the starting point.
 
-        scaled: learn atoms that start with unit norm, and keep the norms beside them. Adam's steps are of one size: they then
-        move every atom by its share, and do not drown weak ones.
+        scaled: learn atoms that start with unit norm, and keep the norms beside them. Adam's steps are of one size: they
+        then move every atom relative to its norm, and do not overwhelm weak ones.
         """
         super().__init__()
         if matrix.ndim != 2 or not (matrix.is_floating_point() or matrix.is_complex()):

@@ -36,7 +36,7 @@ def as_json(what: str, value: Json) -> Json:
 
 
 def write(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, Json], *, half: bool = False) -> None:
-    """Write `tensors` and `header` to a temporary name beside `path`, then rename: `path` is always a whole file.
+    """Write `tensors` and `header` to `path`, whole or not at all.
 
     half: store single precision as float16 where its range allows; `read` gives single precision back, rounded.
     """
@@ -53,16 +53,21 @@ def write(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, Json],
             value = value.half()
         stored[name] = value.to("cpu", copy=True).contiguous()
     frame = _Frame(dict(header), complex_names, _checksum(stored), half_names)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, save(stored, metadata={_HEADER: json.dumps(vars(frame))}))
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write to a temporary name beside `path`, then rename: `path` is a whole file or none."""
     partial = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.partial")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with partial.open("wb") as file:
-            file.write(save(stored, metadata={_HEADER: json.dumps(vars(frame))}))
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, path)
     finally:
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):
             partial.unlink()
 
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from vlista_core.models.augmentation import initialise
+from vlista_core.models.base import matrix_parameter
 from vlista_core.models.distributions import DictionaryDistribution
-from vlista_core.models.pairs import matrix_parameter
 from vlista_core.prox import squared_modulus
 
 _LARGEST_GAIN = 3.0

@@ -19,7 +19,7 @@ from vlista_core.checkpoint import register_model
 from vlista_core.estimate import Estimate, Measurement
 from vlista_core.linops import LinearMap
 from vlista_core.models import ADLISTA
-from vlista_core.models.adlista import AUGMENTATION_RATE, LikelihoodBlock
+from vlista_core.models.adlista import LikelihoodBlock
 from vlista_core.models.distributions import FAMILIES, DictionaryDistribution
 from vlista_core.models.layer import Layer
 from vlista_core.models.vlista import Elbo, gaussian_log_likelihood
@@ -104,11 +104,6 @@ class KroneckerVLISTA(ADLISTA):
     def training_loss(self, batch: Batch, *, generator: torch.Generator) -> Tensor:
         """-ELBO of a sample, the divergence weighted as the paper does, per signal entry."""
         return -self.elbo(batch, generator).value(self.divergence_weight).mean() / batch.signal.shape[1]
-
-    def parameter_groups(self) -> list[dict[str, object]]:
-        """Those of A-DLISTA; posterior and prior at the rate of the augmentation."""
-        networks = [*self.posterior.parameters(), *self.priors.parameters()]
-        return [*super().parameter_groups(), {"name": "posterior", "params": networks, "lr": AUGMENTATION_RATE}]
 
     def _run(
         self, y: Tensor, phi: LinearMap, noise_var: Tensor, noise: Noise | None

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from vlista_core.dictionaries import LearnedDictionary, canonical, dct, wavelet
-from vlista_core.linops import DenseMap, GroupedMap, LinearMap, ScaledMap
+from vlista_core.linops import DenseMap, GroupedMap, LinearMap
 from vlista_core.testing import MAP_CHECKS, MapCase, SpyMap
 
 
@@ -37,18 +37,12 @@ def _product(*factors: Callable[[torch.dtype], LinearMap]) -> Callable[[torch.dt
     return lambda dtype: functools.reduce(operator.matmul, (factor(dtype) for factor in factors))
 
 
-def _scaled(base: Callable[[torch.dtype], LinearMap], *shape: int) -> Callable[[torch.dtype], LinearMap]:
-    return lambda dtype: ScaledMap(base(dtype), _normal(shape, torch.float64).abs() + 0.1)
-
-
 CASES = [
     MapCase("dense shared", _dense(7, 11)),
     MapCase("dense per sample", _dense(4, 7, 11)),
     MapCase("identity", lambda dtype: canonical(9, dtype)),
     MapCase("composed", _product(_dense(4, 7, 11), _dense(11, 13))),
     MapCase("composed twice", _product(_dense(5, 7), _dense(4, 7, 6), _dense(6, 8))),
-    MapCase("scaled", _scaled(_dense(4, 7, 11), 4)),
-    MapCase("scaled by a scalar", _scaled(_dense(7, 11))),
     MapCase("learned", lambda dtype: LearnedDictionary(_normal((7, 11), dtype))),
     MapCase("learned, scaled", lambda dtype: LearnedDictionary(_normal((7, 11), dtype), scaled=True)),
     MapCase("dct", _image_basis(lambda dtype: dct(5, 6, dtype))),

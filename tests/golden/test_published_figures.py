@@ -86,7 +86,7 @@ def test_omp_stops_at_the_noise() -> None:
 
 @pytest.mark.parametrize("penalty", [0.02, 0.1, 0.5])
 def test_fista_reaches_the_lasso_objective_of_scikit_learn(penalty: float) -> None:
-    batch = SyntheticProblem(length=120, rows=60, snr_db=20.0, data_type=torch.float64).sample(6, seed=2)
+    batch = SyntheticProblem(length=120, rows=60, snr_db=20.0, dtype=torch.float64).sample(6, seed=2)
     solver = FISTA(penalty=penalty, iterations=5000, tolerance=1e-9)
     code = solver.estimate(batch.y, batch.phi, 0.0).code
     assert code is not None

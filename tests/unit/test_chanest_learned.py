@@ -131,7 +131,7 @@ def test_other_front_ends(changes: dict[str, object]) -> None:
     batch = PooledDraws.within(problem, Fit(steps=1)).sample(32, seed=0, split="train", snr_db=20.0)
     estimator.start_from(batch)
     assert nmse_db(estimator.estimate(batch.y, batch.phi, batch.noise_var).signal, batch.signal) < -1.0
-    estimator.training_loss(batch, generator=torch.Generator().manual_seed(0)).backward()
+    torch.autograd.backward(estimator.training_loss(batch, generator=torch.Generator().manual_seed(0)))
     assert all(p.grad is not None and bool(torch.isfinite(p.grad).all()) for p in estimator.parameters())
 
 

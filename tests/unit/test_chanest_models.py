@@ -54,7 +54,7 @@ def test_vlista_takes_a_beamformer_and_a_structured_dictionary(
 ) -> None:
     batch = problem.sample(4, seed=1, snr_db=10.0)
     model = VLISTA(dictionary, batch.y.shape[1], prior_width=2, anchored=True, augmentation="adaptive")
-    model.training_loss(batch, generator=torch.Generator().manual_seed(0)).backward()
+    torch.autograd.backward(model.training_loss(batch, generator=torch.Generator().manual_seed(0)))
     assert all(p.grad is not None and bool(torch.isfinite(p.grad).all()) for p in model.parameters())
     out = model.estimate(batch.y, batch.phi, batch.noise_var, n_samples=3)
     assert out.variance is not None

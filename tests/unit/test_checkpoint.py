@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
-from torch import nn
+from torch import Tensor, nn
 from training_toys import ToyModel, ToyProblem
 
 from vlista_core import checkpoint, tensorfile
@@ -30,6 +30,7 @@ class Tied(nn.Module, Configured):
         self.second = nn.Linear(size, size, bias=False)
         self.second.weight = self.first.weight
         self.register_buffer("spectrum", torch.complex(torch.ones(size), torch.full((size,), 2.0)).to(torch.complex128))
+        self.count: Tensor
         self.register_buffer("count", torch.tensor(7))
         self.register_buffer("nothing", torch.empty(0, 3))
 
@@ -73,7 +74,9 @@ def test_the_header_says_what_the_model_is_and_where_it_came_from(path: Path) ->
     assert header["class"] == "ToyModel"
     assert header["configuration"] == {"n": 12, "dtype": "float32", "noise": 0.5, "poison": 0.0}
     assert header["provenance"] == {"seed": 3, "best": -12.5}
-    assert header["versions"]["torch"] == torch.__version__
+    versions = header["versions"]
+    assert isinstance(versions, dict)
+    assert versions["torch"] == torch.__version__
     with safe_open(path, framework="pt") as file:
         assert "psi" in file.keys()  # noqa: SIM118
 

@@ -65,7 +65,7 @@ def test_complex_learned_dictionary_stores_real_pairs_and_learns() -> None:
     psi = LearnedDictionary.random(6, 8, generator=torch.Generator().manual_seed(0), dtype=torch.complex64)
     assert [parameter.dtype for parameter in psi.parameters()] == [torch.float32]
     code = torch.randn(3, 8, dtype=torch.complex64, generator=torch.Generator().manual_seed(1))
-    psi.apply(code).abs().square().sum().backward()
+    torch.autograd.backward(psi.apply(code).abs().square().sum())
     assert psi.weight.grad is not None
     assert torch.isfinite(psi.weight.grad).all()
     assert psi.weight.grad.abs().max() > 0

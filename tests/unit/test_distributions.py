@@ -58,7 +58,7 @@ def test_samples_have_the_stated_moments() -> None:
 
 def test_standard_gaussian_is_the_prior_of_the_first_dictionary() -> None:
     prior = standard_gaussian(torch.zeros(7, 2, 3))
-    expected = torch.distributions.Normal(0.0, 1.0).log_prob(torch.tensor(0.7)) * 6
+    expected = torch.distributions.Normal(0.0, 1.0).log_prob(torch.tensor(0.7)) * 6  # type: ignore[no-untyped-call]
     assert torch.allclose(prior.log_density(torch.full((1, 2, 3), 0.7)), expected)
 
 
@@ -90,7 +90,8 @@ class TwoWidths(DictionaryDistribution):
 
     def log_density(self, dictionary: Tensor) -> Tensor:
         parts = [
-            torch.distributions.Normal(self.centre, width).log_prob(dictionary) for width in (self.narrow, self.wide)
+            torch.distributions.Normal(self.centre, width).log_prob(dictionary)  # type: ignore[no-untyped-call]
+            for width in (self.narrow, self.wide)
         ]
         return (torch.logaddexp(*parts) - math.log(2)).sum((1, 2))
 
@@ -106,7 +107,7 @@ def test_another_family_enters_by_one_line(monkeypatch: pytest.MonkeyPatch) -> N
     batch = sparse_batch(torch.float64)
     dictionary = LearnedDictionary.random(40, 48, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     model = VLISTA(dictionary, 24, prior_width=2, family="two widths")
-    model.training_loss(batch, generator=torch.Generator().manual_seed(0)).backward()
+    torch.autograd.backward(model.training_loss(batch, generator=torch.Generator().manual_seed(0)))
     assert all(p.grad is not None and bool(torch.isfinite(p.grad).all()) for p in model.parameters())
     again = VLISTA.from_configuration(model.configuration())
     assert again.posterior.family is TwoWidths

@@ -39,7 +39,7 @@ def _median_db(model: UnfoldedModel | ISTA, batch: Batch) -> float:
 def _fixed(rows: int = 60, length: int = 120, snr_db: float | None = None) -> tuple[Batch, Batch, Tensor]:
     """Training and test samples of one Φ with unit columns, and that Φ; a tenth of the entries are not zero."""
     problem = SyntheticProblem(
-        length=length, rows=rows, fixed_phi_seed=1, snr_db=snr_db, nonzeros=length // 10, data_type=torch.float64
+        length=length, rows=rows, fixed_phi_seed=1, snr_db=snr_db, nonzeros=length // 10, dtype=torch.float64
     )
     train, test = (problem.sample(100, seed=0, split=split) for split in ("train", "test"))
     return train, test, train.phi.materialize()[0]

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -307,7 +307,7 @@ def test_a_draw_that_fails_ends_training_with_its_own_error() -> None:
 def run_state(path: Path) -> dict[str, Any]:
     text = path.read_bytes()[8:].split(b"\0")[0]
     header = json.JSONDecoder().raw_decode(text.decode("latin1"))[0]
-    return json.loads(header["__metadata__"]["vlista"])["header"]
+    return cast(dict[str, Any], json.loads(header["__metadata__"]["vlista"])["header"])
 
 
 def test_resume_of_a_finished_run_gives_its_model_and_result_without_a_step(tmp_path: Path) -> None:
@@ -361,7 +361,7 @@ def test_a_damaged_resume_file_is_one_clear_sentence(tmp_path: Path, damage: str
     trained(ToyModel(), checkpoint=path)
     content = bytearray(path.read_bytes())
     content[-3] ^= 1
-    harmed = {"cut": content[:-20], "empty": b"", "text": b"step 3 " * 90, "flipped": bytes(content)}[damage]
+    harmed = {"cut": bytes(content[:-20]), "empty": b"", "text": b"step 3 " * 90, "flipped": bytes(content)}[damage]
     path.write_bytes(harmed)
     with pytest.raises(
         ValueError, match=r"run is (truncated or not a safetensors|corrupt).*no file to resume"

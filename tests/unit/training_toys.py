@@ -22,6 +22,7 @@ from vlista_core.draws import Split, sample_generators
 from vlista_core.estimate import Estimate, Estimator, Measurement
 from vlista_core.linops import DenseMap, LinearMap
 from vlista_core.problems import Batch, Problem
+from vlista_core.tensorfile import Json
 from vlista_core.training import Trainer, TrainingResult
 
 
@@ -54,7 +55,7 @@ class ToyProblem(Problem):
             raise OSError("the data is gone")
         phi, signal, noise = [], [], []
         for generator in sample_generators(seed, split, range(start, start + count)):
-            draw = {"dtype": self._dtype, "generator": generator}
+            draw: dict[str, Any] = {"dtype": self._dtype, "generator": generator}
             phi.append(torch.randn(self._m, self._n, **draw) / self._m**0.5)
             signal.append(torch.randn(self._n, **draw) * (torch.rand(self._n, generator=generator) < 0.3))
             noise.append(0.01 * torch.randn(self._m, **draw))
@@ -76,6 +77,7 @@ class ToyModel(nn.Module, Estimator, Configured):
         self.psi = nn.Parameter(torch.view_as_real(psi).clone() if psi.is_complex() else psi)
         self.step = nn.Parameter(torch.tensor(0.3, dtype=psi.real.dtype))
         self.unused = nn.Parameter(torch.ones(2))
+        self.standard: Tensor
         self.register_buffer("standard", torch.linspace(0.5, 1.5, n, dtype=kind))
         self.steps_seen: list[int] = []
 
@@ -91,7 +93,7 @@ class ToyModel(nn.Module, Estimator, Configured):
         return Estimate(self(given.y, given.phi))
 
     def training_loss(self, batch: Batch, *, generator: torch.Generator) -> Tensor:
-        loss = (self(batch.y, batch.phi) - batch.signal).abs().square().sum(1).mean()
+        loss: Tensor = (self(batch.y, batch.phi) - batch.signal).abs().square().sum(1).mean()
         if self.noise:
             shape = self.psi.shape
             loss = loss + self.noise * (torch.randn(shape, generator=generator, dtype=self.psi.dtype) * self.psi).sum()
@@ -102,7 +104,7 @@ class ToyModel(nn.Module, Estimator, Configured):
 
 def trained(model: nn.Module, problem: Problem | None = None, **settings: Any) -> TrainingResult:
     """Fit with short settings. seed, checkpoint and resume may be among the settings."""
-    run = {name: settings.pop(name) for name in ("seed", "checkpoint", "resume") if name in settings}
+    run: dict[str, Any] = {name: settings.pop(name) for name in ("seed", "checkpoint", "resume") if name in settings}
     defaults = {"batch_size": 16, "validation_samples": 40, "validate_every": 5, "learning_rate": 1e-2}
     if not {"steps", "epochs", "seconds"} & settings.keys():
         settings["steps"] = 20
@@ -167,7 +169,7 @@ def distributed(folder: Path) -> None:
         path = folder / f"{name}.run"
         result = trained(model, **settings, checkpoint=path, resume=name == "resumed")
         if rank == 0:
-            losses = [[record.loss, record.validation] for record in result.history]
+            losses: list[Json] = [[record.loss, record.validation] for record in result.history]
             checkpoint.save(model, folder / f"{name}.safetensors", provenance={"losses": losses})
     timed = trained(ToyModel(), seconds=0.5, schedule="cosine")
     (folder / f"seconds.{rank}").write_text(str(timed.steps))

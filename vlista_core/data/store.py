@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
-import os
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from vlista_core.data.image_set import Files, ImageSet
+from vlista_core.tensorfile import write_whole
 
 Report = Callable[[str], None]
 """Called with one sentence for each thing that is tried or fails."""
@@ -42,17 +41,11 @@ def obtain(images: ImageSet, folder: Path, *, replace_broken: bool, report: Repo
     return found
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Write to a temporary name beside `path`, then rename: `path` is a whole file or none."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.partial")
+def _store(path: Path, content: bytes) -> None:
+    """Write `content` to `path`, whole or not at all; ValueError where the disk does not take it."""
+    _remove_stale_files(path.parent)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _remove_stale_files(path.parent)
-        with partial.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
+        write_whole(path, content)
     except OSError as fault:
         if fault.errno in (errno.ENOSPC, errno.EDQUOT):
             raise ValueError(
@@ -60,9 +53,6 @@ def write_whole(path: Path, content: bytes) -> None:
                 "set VLISTA_DATA to a folder on another disk"
             ) from fault
         raise ValueError(f"{path} cannot be written ({fault.strerror}); set VLISTA_DATA to another folder") from fault
-    finally:
-        with contextlib.suppress(OSError):
-            partial.unlink()
 
 
 def _fetch_missing(images: ImageSet, folder: Path, found: dict[str, bytes], report: Report) -> None:
@@ -86,7 +76,7 @@ def _fetch_missing(images: ImageSet, folder: Path, found: dict[str, bytes], repo
                 if content is None:
                     fault = f"{source.name} has no {name}"
                     break
-                write_whole(folder / name, content)
+                _store(folder / name, content)
                 found[name] = content
         if fault is None:
             return

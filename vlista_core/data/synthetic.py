@@ -34,7 +34,7 @@ class SyntheticProblem(Problem):
     snr_db: float | None = None
     """E‖Φx‖²/E‖n‖² over the ensemble, in dB; None is noiseless."""
     fixed_phi_seed: int | None = None
-    data_type: torch.dtype = torch.float32
+    dtype: torch.dtype = torch.float32
 
     def __post_init__(self) -> None:
         check_count("length", self.length)
@@ -51,10 +51,6 @@ class SyntheticProblem(Problem):
     @property
     def measurements(self) -> int:
         return self.rows
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.data_type
 
     def sample(
         self, count: int, *, seed: int, split: Split = "test", start: int = 0, snr_db: float | None = None

@@ -35,8 +35,7 @@ from vlista_core.experiments.recipes import FROM, Fitted, Recipe, fit_network, s
 from vlista_core.models import ADLISTA, ALISTA, DLISTA, LISTA, NALISTA, VLISTA, UnfoldedModel
 from vlista_core.models.analytic import analytic_weights
 from vlista_core.models.augmentation import Kind
-from vlista_core.models.base import inverse_softplus
-from vlista_core.models.pairs import store_matrix
+from vlista_core.models.base import inverse_softplus, store_matrix
 
 LAYERS = 3
 ANALYTIC_LAYERS = 12

@@ -1,4 +1,4 @@
-"""Maps made of other maps: lazy products and scalings."""
+"""Lazy products of maps."""
 
 from __future__ import annotations
 
@@ -78,50 +78,3 @@ class ComposedMap(LinearMap):
             return self, 1
         outer, members = self.outer.distinct()
         return ComposedMap(outer, self.inner), members
-
-
-@dataclass(frozen=True, eq=False)
-class ScaledMap(LinearMap):
-    """scale · A, with one real scale for all samples or one for each `[batch]`."""
-
-    base: LinearMap
-    scale: Tensor
-
-    def __post_init__(self) -> None:
-        real = self.base.dtype.to_real()
-        if self.scale.ndim > 1 or self.scale.dtype != real:
-            raise ValueError(
-                f"scale must be a {real} tensor of shape [] or [batch], got {self.scale.dtype} {[*self.scale.shape]}"
-            )
-        if self.scale.ndim == 1 and self.base.batch not in (None, self.scale.shape[0]):
-            raise ValueError(
-                f"scale must hold {self.base.batch} values, one for each sample, got {self.scale.shape[0]}"
-            )
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self.base.shape
-
-    @property
-    def batch(self) -> int | None:
-        return self.scale.shape[0] if self.scale.ndim == 1 else self.base.batch
-
-    def apply(self, x: Tensor) -> Tensor:
-        self._check_input("x", x, self.shape[1])
-        return self.scale[..., None] * self.base.apply(x)
-
-    def adjoint(self, y: Tensor) -> Tensor:
-        self._check_input("y", y, self.shape[0])
-        return self.scale[..., None] * self.base.adjoint(y)
-
-    def apply_block(self, x: Tensor) -> Tensor:
-        return self.scale[..., None, None] * self.base.apply_block(x)
-
-    def columns(self, index: Tensor) -> Tensor:
-        return self.scale[..., None, None] * self.base.columns(index)
-
-    def column_norms(self) -> Tensor:
-        return self.scale[..., None].abs() * self.base.column_norms()
-
-    def materialize(self) -> Tensor:
-        return self.scale[..., None, None] * self.base.materialize()

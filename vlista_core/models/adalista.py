@@ -11,11 +11,10 @@ from torch import Tensor
 from vlista_core.dictionaries import LearnedMap
 from vlista_core.estimate import Estimate
 from vlista_core.linops import LinearMap
-from vlista_core.models.base import Loss, positive_parameter
+from vlista_core.models.base import Loss, matrix_parameter, matrix_value, positive_parameter
 from vlista_core.models.fixed_dictionary import FixedDictionaryNetwork
 from vlista_core.models.layer import Recursion
 from vlista_core.models.noise_scale import layer_scalars, threshold_unit
-from vlista_core.models.pairs import matrix_parameter, matrix_value
 from vlista_core.models.starting import greedy_layers, store_choices
 from vlista_core.problems import Batch
 
@@ -44,7 +43,7 @@ class AdaLISTA(FixedDictionaryNetwork):
         early_weight: float = 0.0,
     ) -> None:
         """measurements: m; dictionary: [n, b]; step, threshold: of every layer, to start from (or `start_from`)."""
-        super().__init__(layers, dictionary, dtype, made_for=(measurements, None), loss=loss, early_weight=early_weight)
+        super().__init__(layers, dictionary, dtype, measurements=measurements, loss=loss, early_weight=early_weight)
         self.residual_weight = matrix_parameter(torch.eye(measurements, dtype=dtype))
         self.input_weight = matrix_parameter(torch.eye(measurements, dtype=dtype))
         self.step = positive_parameter([step] * layers)

@@ -30,8 +30,6 @@ from vlista_core.models.whitening import whiten
 from vlista_core.problems import Batch
 from vlista_core.prox import soft_threshold
 
-AUGMENTATION_RATE = 2e-3
-
 _THRESHOLD_SCALES = (0.05, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.5, 1.9, 2.4)
 
 
@@ -99,13 +97,6 @@ class ADLISTA(DictionaryNetwork):
                 signal = recursion.run([(scalars[0], scalars[1])] * self.layers).signal
                 best = min(best, (float((signal - batch.signal).abs().square().sum()), step, threshold))
         return best[1:]
-
-    def parameter_groups(self) -> list[dict[str, object]]:
-        """The dictionaries at the trainer's rate, the augmentation at its own: Adam moves every entry of Ψ at once."""
-        return [
-            {"name": "dictionaries", "params": list(self.dictionaries.parameters())},
-            {"name": "augmentation", "params": list(self.augmentation.parameters()), "lr": AUGMENTATION_RATE},
-        ]
 
     def _start_scales(self, batch: Batch, network: AdaptiveAugmentation, memory: float) -> float:
         """Set `base` layer by layer for the given memory; returns the squared error of the last layer."""

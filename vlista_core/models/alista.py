@@ -42,9 +42,8 @@ class ALISTA(FixedDictionaryNetwork):
     ) -> None:
         """weights: [m, b]; dictionary: [n, b]; threshold: θ of the first layer, to start from; noise_aware: let
         steps and thresholds follow the noise level."""
-        shape = None if weights is None else (weights.shape[0], weights.shape[1])
         super().__init__(
-            layers, dictionary, dtype, made_for=shape, selection=selection, loss=loss, early_weight=early_weight
+            layers, dictionary, dtype, made_for=weights, selection=selection, loss=loss, early_weight=early_weight
         )
         self.forms_product = weights is None
         self.hold("weights", weights)

@@ -1,4 +1,4 @@
-"""What the unfolded networks share: the Estimator face, the training loss, positive parameters."""
+"""What the unfolded networks share: the Estimator face, the training loss, positive and complex parameters."""
 
 from __future__ import annotations
 
@@ -108,3 +108,20 @@ def inverse_softplus(value: float) -> float:
 def positive_parameter(values: list[float]) -> nn.Parameter:
     """A parameter whose softplus is `values`: [len(values)]."""
     return nn.Parameter(torch.tensor([inverse_softplus(value) for value in values]))
+
+
+def matrix_parameter(start: Tensor) -> nn.Parameter:
+    """A parameter that starts at `start`; complex matrices are stored as real pairs [..., 2], which every optimiser takes."""
+    start = start.detach().clone()
+    return nn.Parameter(torch.view_as_real(start).contiguous() if start.is_complex() else start)
+
+
+def matrix_value(parameter: Tensor, dtype: torch.dtype) -> Tensor:
+    """The matrix that `parameter` stores, for signals of `dtype`."""
+    return torch.view_as_complex(parameter) if dtype.is_complex else parameter
+
+
+def store_matrix(parameter: nn.Parameter, value: Tensor) -> None:
+    """Set the parameter to `value`, in place and outside of any gradient."""
+    with torch.no_grad():
+        parameter.copy_(torch.view_as_real(value) if value.is_complex() else value)

@@ -14,6 +14,9 @@ from vlista_core.models.base import Loss, UnfoldedModel
 from vlista_core.models.layer import Layer, Recursion
 from vlista_core.prox import soft_threshold
 
+_RATE = 2e-3
+"""Learning rate of everything but the dictionaries."""
+
 
 class DictionaryNetwork(UnfoldedModel):
     """Layers with dictionaries Ψ_1 … Ψ_T; the signal after layer t is Ψ_t x_t. A subclass says what a layer does."""
@@ -56,6 +59,14 @@ class DictionaryNetwork(UnfoldedModel):
         wanted = layers if every_layer or self.early_weight > 0 else layers[-1:]
         trajectory = tuple(layer.dictionary.apply(layer.code) for layer in wanted)
         return Estimate(trajectory[-1], layers[-1].code, trajectory=trajectory if len(wanted) == len(layers) else None)
+
+    def parameter_groups(self) -> list[dict[str, object]]:
+        """The dictionaries at the trainer's rate, all else at a faster one: Adam moves every entry of Ψ at once."""
+        others = [value for name, value in self.named_parameters() if not name.startswith("dictionaries.")]
+        return [
+            {"name": "dictionaries", "params": list(self.dictionaries.parameters())},
+            {"name": "others", "params": others, "lr": _RATE},
+        ]
 
     def infer(self, measured: Measurement) -> Estimate:
         out: Estimate = self(measured.y, measured.phi, measured.noise_var, every_layer=True)

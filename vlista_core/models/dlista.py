@@ -18,8 +18,6 @@ from vlista_core.models.starting import greedy_layers, store_choices
 from vlista_core.problems import Batch
 from vlista_core.prox import soft_threshold
 
-SCALAR_RATE = 2e-3
-
 STEP_SCALES = (0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0)
 """Steps that `start_from` tries, in units of `suggest_step` or of the natural step of a sample."""
 
@@ -55,14 +53,6 @@ class DLISTA(DictionaryNetwork):
             code = soft_threshold(moved, theta[..., None])
             layers.append(Layer(code, gamma, theta, psi))
         return layers
-
-    def parameter_groups(self) -> list[dict[str, object]]:
-        """The dictionaries at the trainer's rate, steps and thresholds at a faster one: Adam moves every entry of Ψ at once."""
-        scalars = [self.step, self.threshold, *(self.noise_scale.parameters() if self.noise_scale else ())]
-        return [
-            {"name": "dictionaries", "params": list(self.dictionaries.parameters())},
-            {"name": "scalars", "params": scalars, "lr": SCALAR_RATE},
-        ]
 
     def start_from(self, batch: Batch) -> None:
         """Start the step and threshold of each layer, in turn, from the best of a grid on training data."""

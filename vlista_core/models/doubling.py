@@ -25,11 +25,6 @@ class Doubling(nn.ConvTranspose2d):
         )
         self._edges = (-first, last, -first, last)
 
-    @property
-    def macs_per_pixel(self) -> int:
-        """Multiplications for each pixel of the input, those with taps that are zero included."""
-        return 4 * self.in_channels * self.out_channels * self.taps.shape[1] ** 2
-
     def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:
         """[batch, inputs, h, w] -> [batch, outputs, 2h, 2w]."""
         padded = nn.functional.pad(self.weight, (0, 1, 0, 1))

@@ -25,16 +25,18 @@ class FixedDictionaryNetwork(UnfoldedModel):
         dictionary: Tensor | LearnedMap | None,
         dtype: torch.dtype,
         *,
-        made_for: tuple[int, int | None] | None = None,
+        made_for: Tensor | None = None,
+        measurements: int | None = None,
         selection: bool = False,
         loss: Loss = "mse",
         early_weight: float = 0.0,
     ) -> None:
-        """dictionary: [n, b]; made_for: shape of the A that the model's weights are made for, None where any will do;
-        selection: leave the largest entries of a layer unshrunk, as LISTA-CPSS does."""
-        m, length = made_for or (None, None)
-        length = length if dictionary is None else dictionary.shape[0]
-        super().__init__(layers, dtype, measurements=m, length=length, loss=loss, early_weight=early_weight)
+        """dictionary: [n, b]; made_for: weights [m, b] for one Φ, which fix m (or `measurements` does) and, without a
+        dictionary, n; selection: leave the largest entries of a layer unshrunk, as LISTA-CPSS does."""
+        measurements = measurements if made_for is None else made_for.shape[0]
+        known = made_for.mT if dictionary is None and made_for is not None else dictionary
+        length = None if known is None else known.shape[0]
+        super().__init__(layers, dtype, measurements=measurements, length=length, loss=loss, early_weight=early_weight)
         self.selection = selection
         if dictionary is not None and dictionary.dtype != dtype:
             raise ValueError(f"dictionary must have the model's dtype {dtype}, got {dictionary.dtype}")

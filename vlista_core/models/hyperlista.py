@@ -54,8 +54,7 @@ class HyperLISTA(FixedDictionaryNetwork):
     ) -> None:
         """c1, c2, c3: threshold, momentum and selection; dictionary: [n, b]; loss: what `tune` makes small."""
         whitened, gain = (None, None) if matrix is None else whitened_columns(fixed_product(matrix, dictionary, dtype))
-        shape = None if whitened is None else (whitened.shape[0], whitened.shape[1])
-        super().__init__(layers, dictionary, dtype, made_for=shape, loss=loss)
+        super().__init__(layers, dictionary, dtype, made_for=whitened, loss=loss)
         self.forms_product = matrix is None
         for name, value in {"c1": c1, "c2": c2, "c3": c3}.items():
             if not 0.0 <= value < float("inf"):

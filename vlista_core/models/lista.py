@@ -14,10 +14,16 @@ from torch import Tensor, nn
 
 from vlista_core.estimate import Estimate
 from vlista_core.linops import LinearMap
-from vlista_core.models.base import Loss, UnfoldedModel, positive_parameter
+from vlista_core.models.base import (
+    Loss,
+    UnfoldedModel,
+    matrix_parameter,
+    matrix_value,
+    positive_parameter,
+    store_matrix,
+)
 from vlista_core.models.layer import Recursion
 from vlista_core.models.noise_scale import NoiseScale, layer_scalars, threshold_unit
-from vlista_core.models.pairs import matrix_parameter, matrix_value, store_matrix
 from vlista_core.models.starting import LayerChoice, greedy_layers, store_positive
 from vlista_core.problems import Batch, check_count
 from vlista_core.prox import soft_threshold

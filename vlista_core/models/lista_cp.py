@@ -11,11 +11,10 @@ from torch import Tensor
 from vlista_core.estimate import Estimate
 from vlista_core.linops import DenseMap, LinearMap
 from vlista_core.models.analytic import analytic_weights
-from vlista_core.models.base import Loss, positive_parameter
+from vlista_core.models.base import Loss, matrix_parameter, matrix_value, positive_parameter, store_matrix
 from vlista_core.models.fixed_dictionary import FixedDictionaryNetwork, fixed_product
 from vlista_core.models.layer import Recursion
 from vlista_core.models.noise_scale import layer_scalars, threshold_unit
-from vlista_core.models.pairs import matrix_parameter, matrix_value, store_matrix
 from vlista_core.models.starting import STEADY_STEPS, steady_layers, store_positive
 from vlista_core.problems import Batch
 
@@ -37,9 +36,8 @@ class LISTACP(FixedDictionaryNetwork):
     ) -> None:
         """matrix: Φ [m, n]; dictionary: [n, b], None is canonical; threshold: θ of the first layer, to start from."""
         weights = analytic_weights(fixed_product(matrix, dictionary, dtype))
-        m, b = weights.shape
         super().__init__(
-            layers, dictionary, dtype, made_for=(m, b), selection=selection, loss=loss, early_weight=early_weight
+            layers, dictionary, dtype, made_for=weights, selection=selection, loss=loss, early_weight=early_weight
         )
         self.weights = matrix_parameter(weights.expand(layers, -1, -1))
         self.threshold = positive_parameter([threshold * 0.9**t for t in range(layers)])

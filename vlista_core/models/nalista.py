@@ -38,9 +38,8 @@ class NALISTA(FixedDictionaryNetwork):
         generator: torch.Generator | None = None,
     ) -> None:
         """weights: [m, b]; dictionary: [n, b]; the generator draws the cell's weights (None: seed 0)."""
-        shape = None if weights is None else (weights.shape[0], weights.shape[1])
         super().__init__(
-            layers, dictionary, dtype, made_for=shape, selection=selection, loss=loss, early_weight=early_weight
+            layers, dictionary, dtype, made_for=weights, selection=selection, loss=loss, early_weight=early_weight
         )
         check_count("hidden", hidden)
         self.hidden, self.forms_product = hidden, weights is None

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from vlista_core.estimate import Estimate, Measurement
-from vlista_core.linops import LinearMap, ScaledMap
+from vlista_core.linops import LinearMap
 from vlista_core.problems import check_count
 from vlista_core.prox import soft_threshold
 from vlista_core.solvers.base import Solver, State, check_positive, iterate, relative_change, zero_code
@@ -39,24 +39,24 @@ class AMP(Solver):
 
     def solve(self, system: Measurement, dictionary: LinearMap) -> Estimate:
         power = system.phi.squared_frobenius_norm() / system.phi.shape[1]
-        scale = torch.where(power > 0, power, torch.ones_like(power)).rsqrt().expand(system.y.shape[0])
-        unit = Measurement(system.y, ScaledMap(system.phi, scale), system.noise_var)
+        scale = torch.where(power > 0, power, torch.ones_like(power)).rsqrt().expand(system.y.shape[0])[:, None]
         limit = _DIVERGED * torch.linalg.vector_norm(system.y, dim=1)
-        (code, _, _), taken = iterate(unit, (zero_code(system), system.y, limit), self._update, self.iterations)
-        code = scale[:, None] * code
+        (code, *_), taken = iterate(system, (zero_code(system), system.y, limit, scale), self._update, self.iterations)
+        code = scale * code
         return Estimate(dictionary.apply(code), code, iterations=taken)
 
     def _update(self, system: Measurement, state: State, t: int) -> tuple[State, Tensor]:
-        code, corrected, limit = state
+        """One iteration with scale·A: code [batch, b], corrected residual [batch, m], limit [batch], scale [batch, 1]."""
+        code, corrected, limit, scale = state
         m = system.phi.shape[0]
         threshold = self.alpha / math.sqrt(m) * torch.linalg.vector_norm(corrected, dim=1, keepdim=True)
-        pseudo_data = code + system.phi.adjoint(corrected)
+        pseudo_data = code + scale * system.phi.adjoint(corrected)
         new = soft_threshold(pseudo_data, threshold)
         onsager = _divergence(pseudo_data, threshold) / m
-        new_corrected = system.y - system.phi.apply(new) + onsager * corrected
+        new_corrected = system.y - scale * system.phi.apply(new) + onsager * corrected
         diverged = torch.linalg.vector_norm(new_corrected, dim=1) > limit
         new = torch.where(diverged[:, None], code, new)
-        return (new, new_corrected, limit), diverged | (relative_change(new, code) <= self.tolerance)
+        return (new, new_corrected, limit, scale), diverged | (relative_change(new, code) <= self.tolerance)
 
 
 def _divergence(u: Tensor, threshold: Tensor) -> Tensor:
