@@ -18,7 +18,8 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from chanest.bases.estimator import ChannelEstimator, Report, silent
+from chanest.bases.estimator import ChannelEstimator
+from chanest.fit import Report, silent
 from chanest.novelty.scores import Score, Shape, get_score
 from chanest.problem import ChannelProblem
 from chanest.weights import get_estimator

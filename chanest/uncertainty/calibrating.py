@@ -14,13 +14,14 @@ import torch
 from pydantic import JsonValue
 from torch import Tensor
 
-from chanest.bases.estimator import ChannelEstimator, Report, silent
+from chanest.fit import Report, silent
 from chanest.uncertainty.calibration import Calibration, Feature, FeatureName, Intervals, hats, observed, snr_db
 from vlista_core.linalg import solve_hermitian
 from vlista_core.problems import check_count
 from vlista_core.study.store import environment
 
 if TYPE_CHECKING:
+    from chanest.bases.estimator import ChannelEstimator
     from chanest.problem import ChannelProblem
 
 SNRS_DB = (-10.0, -5.0, 0.0, 5.0, 10.0, 15.0, 20.0, 25.0, 30.0)
