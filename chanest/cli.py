@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from chanest.scenario import Scenario
     from chanest.studies.accuracy import Sweep
     from chanest.studies.common import ChannelStudy
+    from vlista_core.draws import Split
     from vlista_core.study import Options
 
 app = typer.Typer(
@@ -50,7 +51,7 @@ TrainedOn = Annotated[
 Weights = Annotated[Path | None, typer.Option("--output", "-o", help="Folder for the files; your own if left out.")]
 
 _SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
-_SWEEPS = ("pilots", "chains", "bits")
+_SWEEPS: tuple[Sweep, ...] = ("pilots", "chains", "bits")
 _ERR_VAR = {"estimated": ("estimated",), "zero": ("zero",), "both": ("estimated", "zero")}
 _MOST_POINTS = 1000
 
@@ -129,9 +130,7 @@ def generate(
 
     with one_line_errors():
         scenario = _scenario(name)
-        if split not in ("train", "validation", "test"):
-            raise ValueError(f"split must be train, validation or test, got {split!r}")
-        data = scenario.data_set(split, count=count, seed=seed)
+        data = scenario.data_set(_split(split), count=count, seed=seed)
         with progress() as bar:
             task = bar.add_task(f"{scenario.name} {data.split}", total=data.count)
             file = write_channels(output, data, on_progress=lambda done: bar.update(task, completed=done))
@@ -441,6 +440,14 @@ def parse_lengths(text: str) -> tuple[int, ...]:
     if not re.fullmatch(r"\d+(,\d+)*", text) or 0 in (found := [int(part) for part in text.split(",")]):
         raise ValueError(f"lengths must be numbers of frames with commas between, such as 1,5,20, got {text!r}")
     return tuple(sorted(set(found)))
+
+
+def _split(text: str) -> Split:
+    match text:
+        case "train" | "validation" | "test":
+            return text
+        case _:
+            raise ValueError(f"split must be train, validation or test, got {text!r}")
 
 
 def _scenario(name: str) -> Scenario:

@@ -113,20 +113,21 @@ def draw_curves(ranking: Ranking, path: Path) -> None:
 
 def _draw_nmse(figure: Figure, axes: Axes, ranking: Ranking, snr: float | None) -> None:
     points = sorted(ranking.study.points(snr))
-    lows, highs = ranking.wide("nmse_low_db"), ranking.wide("nmse_high_db")
     bottom, top, ends = 0.0, -100.0, list[End]()
     for name, look in _looks(ranking).items():
-        levels = ranking.levels.loc[name, points].dropna()
-        if not len(levels):
+        known = [(point, level) for point in points if (level := ranking.level(name, point)) is not None]
+        if not known:
             continue
-        places = [value for value, _ in levels.index]
-        band = None
-        if name in ranking.study.estimators:
-            band = (lows.loc[name, levels.index].tolist(), highs.loc[name, levels.index].tolist())
+        levels = [level for _, level in known]
+        low, high = (
+            [math.nan if (end := ranking.level(name, point, key)) is None else end for point, _ in known]
+            for key in ("nmse_low_db", "nmse_high_db")
+        )
+        band = (low, high) if name in ranking.study.estimators else None
         marker = look.marker or ("_" if len(points) == 1 else "")
-        _curve(axes, places, levels.tolist(), look, marker=marker, band=band)
-        ends.append((float(levels.iloc[-1]), ranking.labels[name], look))
-        bottom, top = min(bottom, float(levels.min())), max(top, float(levels.max()))
+        _curve(axes, [point[0] for point, _ in known], levels, look, marker=marker, band=band)
+        ends.append((levels[-1], ranking.labels[name], look))
+        bottom, top = min(bottom, *levels), max(top, *levels)
     axes.set_ylim(bottom - 1.5, min(top, _TOP_DB) + 0.8)
     places = [value for value, _ in points]
     span = places[-1] - places[0] or 1.0
@@ -138,14 +139,13 @@ def _draw_nmse(figure: Figure, axes: Axes, ranking: Ranking, snr: float | None) 
 def draw_accuracy_against_latency(ranking: Ranking, path: Path) -> None:
     """NMSE at the middle SNR against milliseconds per channel in a batch; bounds are lines, for they cost nothing."""
     study, looks = ranking.study, _looks(ranking)
-    levels = ranking.levels[study.middle()].dropna()
-    times = ranking.costs["ms_batch"]
-    points = [
-        (float(times[name]), min(float(levels[name]), _TOP_DB), ranking.labels[name], look)
-        for name, look in looks.items()
-        if name in study.estimators and name in levels and not math.isnan(times[name])
-    ]
-    lines = [(float(levels[name]), ranking.labels[name], looks[name]) for name in levels.index if name in study.bounds]
+    points, lines = list[tuple[float, float, str, Look]](), list[End]()
+    for name, look in looks.items():
+        level, time = ranking.level(name, study.middle()), ranking.costs.get(name, {}).get("ms_batch")
+        if level is not None and name in study.bounds:
+            lines.append((level, ranking.labels[name], look))
+        elif level is not None and time is not None:
+            points.append((time, min(level, _TOP_DB), name, look))
     with new_figure(path, (8.6, 5.6)) as figure:
         axes = figure.subplots()
         for x, y, _, look in points:
@@ -282,7 +282,7 @@ def draw_tracking(study: TrackingStudy, frame: pd.DataFrame, path: Path) -> None
             ends = list[End]()
             for _, row in frame[frame["snr_db"] == snr].iterrows():
                 own, kind = look_of(row["name"]), row["kind"]
-                line = {"alone": DOTTED, "tracked": "-", "bound": _BOUND_LINES[0]}[kind]
+                line = DOTTED if kind == "alone" else "-" if kind == "tracked" else _BOUND_LINES[0]
                 look = Look(own.colour, own.marker, line, strong=kind == "tracked")
                 _curve(axes, snapshots, row["nmse_db"], look, size=0.7)
                 ends.append((row["nmse_db"][-1], row["label"], look))

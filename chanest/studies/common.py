@@ -114,10 +114,10 @@ def nested(frame: pd.DataFrame, *keys: str) -> pd.DataFrame:
     """The rows under each of `keys` one below the other: column `key.x` becomes `x`, and `kind` says which key."""
     import pandas as pd
 
-    parts = []
+    columns, parts = [str(column) for column in frame], []
+    shared = [column for column in columns if not column.startswith(tuple(f"{key}." for key in keys))]
     for key in keys:
-        own = {column: column.removeprefix(f"{key}.") for column in frame if column.startswith(f"{key}.")}
-        shared = [column for column in frame if not column.startswith(tuple(f"{each}." for each in keys))]
+        own = {column: column.removeprefix(f"{key}.") for column in columns if column.startswith(f"{key}.")}
         part = frame[[*shared, *own]].rename(columns=own).assign(kind=key)
         parts.append(part.dropna(subset=list(own.values()), how="all"))
     return pd.concat(parts, ignore_index=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -148,11 +148,14 @@ class NoveltyStudy(ChannelStudy):
     def _false_alarms(self, own: pd.DataFrame, score: str) -> Table:
         """Shares of streams from home with an alarm, and twice the standard error that as many have where the level is kept."""
         home, spread = own[own["change"] == HOME], self.level * (1 - self.level)
-        text = [f"{row.alarms:.1%} ± {2 * (spread / row.streams) ** 0.5:.1%}" for row in home.itertuples()]
+        text = [
+            f"{alarms:.1%} ± {2 * (spread / streams) ** 0.5:.1%}"
+            for alarms, streams in zip(home["alarms"], home["streams"], strict=True)
+        ]
         wide = home.assign(text=text).pivot(index="snr_db", columns="frames", values="text")
         lines = [(f"{snr:g} dB".replace("-", "−"), *row) for snr, row in zip(wide.index, wide.to_numpy(), strict=True)]
         title = f"{score}: false alarms at a level of {self.level:.1%}, and two standard errors"
-        return Table.of(title, ("SNR", *map(_frames, wide.columns)), lines)
+        return Table.of(title, ("SNR", *map(_frames, sorted(set(home["frames"])))), lines)
 
     def headline(self, frame: pd.DataFrame) -> str:
         """The change that is hardest to notice, and the false alarms."""
@@ -198,11 +201,8 @@ def _white(study: NoveltyStudy, detector: NoveltyDetector, change: str) -> Tenso
     """Whitened test frames of a change: [frames, features]."""
     count, parts = study.home_frames if change == HOME else study.frames, []
     for start in range(0, count, _BLOCK):
-        size, place = min(_BLOCK, count - start), {"seed": study.seed, "start": start}
-        if change == HOME:
-            batch = study.problem.sample(size, **place, snr_db=study.snr_db[0])
-        else:
-            batch = changed_frames(study.problem, change, size, **place, snr_db=study.snr_db[0])
+        draw = study.problem.sample if change == HOME else partial(changed_frames, study.problem, change)
+        batch = draw(min(_BLOCK, count - start), seed=study.seed, start=start, snr_db=study.snr_db[0])
         parts.append(detector.whiten(batch.y, batch.phi, batch.noise_var))
     return torch.cat(parts)
 
