@@ -1,4 +1,4 @@
-"""How long the estimators take a channel, side by side in one run: A-DLISTA+ against the mixture, A-DLISTA against SBL.
+"""How long the estimators take per channel, side by side in one run: gated-lmmse against the mixture, atom-lmmse against SBL.
 
 python benchmarks/estimators.py [--scenario cdl_c_upa64x4] [--batch 256] [--snr 10]
 """
@@ -15,8 +15,8 @@ import chanest
 from chanest.bases.estimator import ChannelEstimator
 from chanest.problem import ChannelBatch
 
-NAMES = ("lmmse", "a-dlista", "a-dlista+", "gmm", "sbl")
-LIMITS = (("gmm", "a-dlista+", 10.0), ("sbl", "a-dlista", 50.0))
+NAMES = ("lmmse", "atom-lmmse", "gated-lmmse", "gmm", "sbl")
+LIMITS = (("gmm", "gated-lmmse", 10.0), ("sbl", "atom-lmmse", 50.0))
 
 
 def main() -> None:
@@ -33,7 +33,7 @@ def main() -> None:
         run = _run(chanest.get_estimator(name, problem), batch)
         rounds = 1 if name in ("sbl", "gmm") else 5
         milliseconds[name] = 1e3 * best_time(run, rounds) / chosen.batch
-        print(f"{name:10} {milliseconds[name]:8.3f} ms a channel")
+        print(f"{name:10} {milliseconds[name]:8.3f} ms per channel")
     for slow, fast, least in LIMITS:
         ratio = milliseconds[slow] / milliseconds[fast]
         print(f"{slow} / {fast}: {ratio:.1f} (at least {least:g} is asked for)")
