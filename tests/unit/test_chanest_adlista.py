@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from chanest.bases.unfolded import grouped_nmse_db
+from chanest.covariances.directions import Directions, SeenDirections
+from chanest.covariances.lags import LagTable
 from chanest.estimators import Fit, adlista_fit
 from chanest.estimators.atom_lmmse import ADLISTAEstimator
-from chanest.covariances.directions import Directions, SeenDirections
 from chanest.networks.powers import PowerAugmentation, atom_powers
-from chanest.covariances.lags import LagTable
-from chanest.bases.unfolded import grouped_nmse_db
 from chanest.problem import ChannelProblem
 from chanest.scenario import Scenario
 from vlista_core.estimate import Measurement

@@ -8,6 +8,7 @@ from functools import cache
 
 import pytest
 import torch
+from chanest.estimators.linear import LMMSE
 from torch import Tensor
 
 import chanest
@@ -16,7 +17,6 @@ from chanest.bounds.cramer_rao import CramerRao, path_derivatives
 from chanest.bounds.genie import GenieAngles, GenieEnsemble, GenieRays, ray_columns
 from chanest.bounds.support import OracleSupport
 from chanest.channels.rays import Rays
-from chanest.estimators.linear import LMMSE
 from chanest.frontend import BeamformingMap
 from chanest.problem import ChannelBatch, ChannelProblem
 from chanest.scenario import Scenario

@@ -10,12 +10,16 @@ from typing import Any
 
 import pytest
 import torch
+from chanest.estimators.linear import LMMSE, LS
 from torch import Tensor
 
-from chanest.estimators import Fit
 from chanest.bases.estimator import ChannelEstimator
+from chanest.estimators import Fit
+from chanest.problem import ChannelBatch, ChannelProblem
+from chanest.scenario import ArraySection, CdlSection, DataSection, FrontendSection, Scenario
 from chanest.uncertainty.calibrating import KNOTS_DB, LEVELS, SNRS_DB, Draws, calibrate, conformal_intervals
 from chanest.uncertainty.calibration import Calibration, hats
+from chanest.uncertainty.estimate import gaussian
 from chanest.weights import (
     calibrate_estimator,
     calibration_file,
@@ -24,10 +28,6 @@ from chanest.weights import (
     train_estimator,
     weights_file,
 )
-from chanest.estimators.linear import LMMSE, LS
-from chanest.uncertainty.estimate import gaussian
-from chanest.problem import ChannelBatch, ChannelProblem
-from chanest.scenario import ArraySection, CdlSection, DataSection, FrontendSection, Scenario
 from vlista_core.draws import Split
 from vlista_core.estimate import Estimate, Measurement
 from vlista_core.linops import LinearMap, as_map

@@ -6,16 +6,16 @@ import functools
 
 import pytest
 import torch
+from chanest.estimators.linear import whitened
 from torch import Tensor, nn
 
-from chanest.estimators import Fit
-from chanest.estimators.gated_lmmse import ADLISTAPlus
 from chanest.covariances.codebook import FLOOR, CovarianceCodebook
-from chanest.networks.gate import Gate
-from chanest.estimators.gmm import GMM
-from chanest.estimators.linear import whitened
 from chanest.covariances.components import ASSUMED_NOISE, ToeplitzComponents
 from chanest.covariances.lags import LagTable, View
+from chanest.estimators import Fit
+from chanest.estimators.gated_lmmse import ADLISTAPlus
+from chanest.estimators.gmm import GMM
+from chanest.networks.gate import Gate
 from chanest.problem import ChannelBatch, ChannelProblem
 from chanest.scenario import Scenario
 from vlista_core.estimate import Measurement

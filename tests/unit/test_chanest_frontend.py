@@ -9,8 +9,8 @@ import torch
 
 import chanest
 from chanest.arrays import ula, upa
-from chanest.pilots import draw_beams, draw_combiners
 from chanest.frontend import BeamformingMap
+from chanest.pilots import draw_beams, draw_combiners
 
 
 def _generator(seed: int = 0) -> torch.Generator:

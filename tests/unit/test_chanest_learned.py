@@ -7,17 +7,17 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from chanest.batched import BatchedKroneckerMap
 
 import chanest
-from chanest.batched import BatchedKroneckerMap
+from chanest.bases.draws import PooledDraws
+from chanest.bases.unfolded import grouped_nmse_db, starting_dictionary
 from chanest.dictionaries import KroneckerMap
 from chanest.estimators import ChannelEstimator, Fit, estimator_class, learned, variational
-from chanest.bases.draws import PooledDraws
+from chanest.estimators.vlista import VLISTAEstimator
 from chanest.networks.kronecker_vlista import KroneckerVLISTA
 from chanest.weights import get_estimator
 from chanest.weights.training import train_estimator
-from chanest.bases.unfolded import grouped_nmse_db, starting_dictionary
-from chanest.estimators.vlista import VLISTAEstimator
 from vlista_core.metrics import nmse_db
 from vlista_core.problems import Batch
 from vlista_core.testing import ESTIMATOR_CHECKS, MAP_CHECKS, EstimatorCase, MapCase

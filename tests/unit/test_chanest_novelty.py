@@ -127,7 +127,7 @@ def test_the_score_of_an_antenna_is_the_gradient_by_its_gain() -> None:
     for antenna, own in entries.items():
         for direction, expected in ((1.0, 2 * score[:, antenna].real), (1j, 2 * score[:, antenna].imag)):
             step = torch.zeros(6, dtype=torch.complex128)
-            step[own] = 1e-5 * direction
+            step[own] = torch.tensor(1e-5 * direction, dtype=torch.complex128)
             change = (fit(1 + step) - fit(1 - step)) / 2e-5
             torch.testing.assert_close(change.abs(), expected.abs(), rtol=1e-6, atol=1e-6)
 

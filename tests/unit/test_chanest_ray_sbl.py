@@ -6,14 +6,14 @@ import functools
 
 import pytest
 import torch
+from chanest.estimators.covariance_step import covariance_step
 from torch import Tensor
 
 import chanest.estimators.ray_sbl as module
-from chanest.estimators import Fit
-from chanest.estimators.covariance_step import covariance_step
 from chanest.covariances.directions import distinct
-from chanest.estimators.ray_sbl import RaySBL
 from chanest.covariances.lags import LagTable, View
+from chanest.estimators import Fit
+from chanest.estimators.ray_sbl import RaySBL
 from chanest.problem import ChannelProblem
 from chanest.scenario import Scenario
 from vlista_core.estimate import Measurement

@@ -8,20 +8,20 @@ from pathlib import Path
 
 import pytest
 import torch
+from chanest.estimators.pursuit import SOMPEstimator, SWOMPEstimator, one_subcarrier, whitened_measurement
+from chanest.estimators.sparse import OMPEstimator
 from torch import Tensor
 
 from chanest.arrays import Array, Polarization
+from chanest.bases.grid import GridEstimator, Link
 from chanest.dictionaries import KroneckerMap, angular_dictionary, link_dictionary
 from chanest.estimators import Fit, estimator_class
-from chanest.bases.grid import GridEstimator, Link
-from chanest.weights import get_estimator, provenance
-from chanest.weights.training import train_estimator
-from chanest.estimators.pursuit import SOMPEstimator, SWOMPEstimator, one_subcarrier, whitened_measurement
 from chanest.estimators.sbl import SBL, Lags
-from chanest.estimators.sparse import OMPEstimator
 from chanest.frontend import BeamformingMap
 from chanest.problem import ChannelBatch, ChannelProblem
 from chanest.scenario import ArraySection, CdlSection, FrontendSection, PathSection, Scenario, load_scenario
+from chanest.weights import get_estimator, provenance
+from chanest.weights.training import train_estimator
 from vlista_core.estimate import Measurement
 from vlista_core.metrics import nmse_db, squared_error_ratios
 

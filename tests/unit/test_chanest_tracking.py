@@ -14,6 +14,7 @@ from chanest.problem import ChannelBatch
 from chanest.studies import STUDIES
 from chanest.studies.tracking import TrackingStudy
 from chanest.tracking import Tracker, track
+from vlista_core.linops import LinearMap
 from vlista_core.metrics import nmse_db
 from vlista_core.study import read_study, run_study
 from vlista_core.study.page import write_page
@@ -38,7 +39,7 @@ def batch(problem: ChannelProblem) -> ChannelBatch:
     return problem.sample(12 * SNAPSHOTS, seed=1, split="test", snr_db=0.0)
 
 
-def _snapshot(batch: ChannelBatch, snapshot: int) -> tuple[Tensor, object, Tensor]:
+def _snapshot(batch: ChannelBatch, snapshot: int) -> tuple[Tensor, LinearMap, Tensor]:
     now = torch.arange(snapshot, len(batch), SNAPSHOTS)
     return batch.y[now], batch.phi.select(now), batch.noise_var[now]
 
