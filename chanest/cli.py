@@ -170,9 +170,9 @@ def train(
 def calibrate(
     name: Name,
     estimators: Estimators = "all",
-    channels: Annotated[int, typer.Option(help="Validation channels at each of nine SNRs.")] = 512,
+    channels: Annotated[int, typer.Option(help="Validation channels at each of nine SNRs.")] = 256,
     output: Weights = None,
-    seed: Annotated[int, typer.Option(help="Of the validation draws.")] = 101,
+    seed: Annotated[int, typer.Option(help="Of the validation draws.")] = 1000,
 ) -> None:
     """Fit the variances and intervals of estimators on validation draws, where they are found with the weights."""
     from chanest.problem import ChannelProblem

@@ -268,4 +268,5 @@ def _run(
     from vlista_core.study import Options
     from vlista_core.study.commands import run_command
 
+    study.check()
     run_command(study, folder, STUDIES, Options(workers, scheduler, restart, hours, notes))
