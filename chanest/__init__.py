@@ -1,39 +1,45 @@
-"""Wireless MIMO channel estimation: channels, front ends, estimators, evaluation."""
+"""Wireless MIMO channel estimation: channels, front ends, estimators, studies. Modules are imported when a name is used."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from chanest.arrays import Array, ula, upa
-from chanest.dictionaries import KroneckerMap, LearnedKronecker, angular_dictionary
-from chanest.estimators import estimator_names
-from chanest.frontend import BeamformingMap
-from chanest.problem import ChannelBatch, ChannelProblem
-from chanest.scenario import Scenario, load_scenario, scenario_names
-
 if TYPE_CHECKING:
+    from chanest.arrays import Array, ula, upa
+    from chanest.dictionaries import KroneckerMap, LearnedKronecker, angular_dictionary
+    from chanest.estimators import estimator_names
+    from chanest.frontend import BeamformingMap
+    from chanest.problem import ChannelBatch, ChannelProblem
+    from chanest.scenario import Scenario, load_scenario, scenario_names
     from chanest.weights import get_estimator
 
+    __version__: str
+
+_MODULES = {
+    "arrays": ("Array", "ula", "upa"),
+    "dictionaries": ("KroneckerMap", "LearnedKronecker", "angular_dictionary"),
+    "estimators": ("estimator_names",),
+    "frontend": ("BeamformingMap",),
+    "problem": ("ChannelBatch", "ChannelProblem"),
+    "scenario": ("Scenario", "load_scenario", "scenario_names"),
+    "weights": ("get_estimator",),
+}
 __all__ = [
-    "Array",
-    "BeamformingMap",
-    "ChannelBatch",
-    "ChannelProblem",
-    "KroneckerMap",
-    "LearnedKronecker",
-    "Scenario",
-    "angular_dictionary",
-    "estimator_names",
-    "get_estimator",
-    "load_scenario",
-    "scenario_names",
-    "ula",
-    "upa",
-]
+    "Array", "BeamformingMap", "ChannelBatch", "ChannelProblem", "KroneckerMap", "LearnedKronecker", "Scenario",
+    "__version__", "angular_dictionary", "estimator_names", "get_estimator", "load_scenario", "scenario_names", "ula", "upa",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    """`get_estimator` brings the estimators and what they need with it, so it is imported when asked for."""
-    if name == "get_estimator":
-        from chanest.weights import get_estimator
+    """A public name, from its module."""
+    if name == "__version__":
+        from importlib.metadata import version
 
-        return get_estimator
+        return version("vlista")
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(import_module(f"chanest.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

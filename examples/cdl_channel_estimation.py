@@ -13,13 +13,15 @@ from pathlib import Path
 from rich.progress import Progress
 
 import chanest
-from chanest.estimators import Fit, estimator_class
-from chanest.evaluation import Plan, evaluate, usable_bounds, usable_estimators
-from chanest.report import write_report
-from chanest.tables import headline, main_tables
+from chanest.estimators import estimator_class
+from chanest.fit import Fit
+from chanest.studies import STUDIES
+from chanest.studies.accuracy import AccuracyStudy, usable_bounds
+from chanest.weights import usable_estimators
 from chanest.weights.training import train_estimator
 from vlista_core.metrics import nmse_db
-from vlista_core.tables import print_table
+from vlista_core.study import run_study
+from vlista_core.study.commands import show
 
 CHANNELS = 32  # as many as fit into two minutes with the slowest of them; `chanest evaluate` takes 1,000
 
@@ -42,12 +44,10 @@ def arguments() -> argparse.Namespace:
 
 def first_look(problem: chanest.ChannelProblem, snr_db: float) -> None:
     """One batch by hand: what an estimator is given, and what it gives back."""
-    batch = problem.sample(
-        64, seed=7, snr_db=snr_db
-    )  # y = Φ vec(H) + n; a new H, new beams Φ, new noise for each sample
-    print(
-        f"{problem.measurements} measurements of {problem.signal_length} unknowns: y {[*batch.y.shape]}, Φ {batch.phi.shape}"
-    )
+    # y = Φ vec(H) + n; a new H, new beams Φ, new noise for each sample
+    batch = problem.sample(64, seed=7, snr_db=snr_db)
+    shapes = f"y {[*batch.y.shape]}, Φ {batch.phi.shape}"
+    print(f"{problem.measurements} measurements of {problem.signal_length} unknowns: {shapes}")
     estimator = chanest.get_estimator("ls", problem)
     estimate = estimator.estimate(batch.y, batch.phi, batch.noise_var)  # estimate.signal = vec(Ĥ)
     print(f"least squares at {snr_db:g} dB SNR: NMSE {nmse_db(estimate.signal, batch.signal):.1f} dB")
@@ -75,35 +75,32 @@ def main() -> None:
         retrain(problem, chosen.train)
 
     # Every estimator that has weights here, or needs none, on the same test channels, and the bounds beside them.
-    names, notes = usable_estimators(scenario)
+    names, refused = usable_estimators(problem)
+    notes = [f"{name} is left out: {why}" for name, why in refused.items()]
     for note in notes:
         print(f"note: {note}")
-    plan = Plan(
-        scenario,
+    study = AccuracyStudy(
+        scenario=scenario,
         estimators=tuple(names),
-        bounds=tuple(usable_bounds(scenario)),
+        bounds=usable_bounds(scenario),
         snr_db=tuple(chosen.snr),
         channels=chosen.channels,
         device=chosen.device,
     )
-    workers = min(2, os.cpu_count() or 1)
     with Progress() as bar:
-        task = bar.add_task(f"{plan.channels} channels", total=None)
-        results = evaluate(
-            plan,
+        task = bar.add_task(f"{study.channels} channels", total=None)
+        run_study(
+            study,
             chosen.output,
-            workers=workers,
+            workers=min(2, os.cpu_count() or 1),
             restart=True,
-            notes=tuple(notes),
+            notes=notes,
             progress=lambda done, total, _: bar.update(task, completed=done, total=total),
         )
 
     # The figures, the tables and one page that holds everything.
-    page = write_report(results, chosen.output)
-    for table in main_tables(results):
-        print_table(table)
-    print(headline(results))
-    print(f"Figure: {chosen.output / 'nmse_vs_snr.png'}   Report: {page}")
+    show(chosen.output, STUDIES)
+    print(f"Figure: {chosen.output / 'nmse_vs_snr.png'}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """How many blocks does a better channel estimate save? Coded transmission in Sionna with our estimators in the receiver.
 
-python examples/link_level.py [--scenario cdl_c_upa64x4] [--estimators ls omp a-dlista+] [--snr 9 11 13 15 17] [--blocks 150]
+python examples/link_level.py [--scenario cdl_c_upa64x4] [--estimators ls omp gated-lmmse] [--snr 9 11 13 15 17] [--blocks 150]
 """
 
 from __future__ import annotations
@@ -14,15 +14,18 @@ from rich.progress import Progress
 
 import chanest
 from chanest.channels.sionna_backend import global_state_kept
-from chanest.link import LinkPlan, run_link
-from chanest.link.report import headline, tables, write_link_report
-from vlista_core.tables import print_table
+from chanest.studies import STUDIES
+from chanest.studies.link import LinkStudy
+from vlista_core.study import run_study
+from vlista_core.study.commands import show
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--scenario", default="cdl_c_upa64x4", help="a shipped name or the path of a .toml file")
-    parser.add_argument("--estimators", nargs="+", default=["ls", "omp", "a-dlista+"], help="see `chanest estimators`")
+    parser.add_argument(
+        "--estimators", nargs="+", default=["ls", "omp", "gated-lmmse"], help="see `chanest estimators`"
+    )
     parser.add_argument("--snr", type=float, nargs="+", default=[9.0, 11.0, 13.0, 15.0, 17.0], metavar="DB")
     parser.add_argument("--blocks", type=int, default=150, help="at each SNR; `chanest link` takes 1,000")
     parser.add_argument("--output", type=Path, default=Path("out/link"), help="where the figure and the report go")
@@ -38,8 +41,7 @@ def in_your_own_simulation() -> None:
             num_ofdm_symbols=14, fft_size=24, subcarrier_spacing=30e3, num_streams_per_tx=2,
             pilot_pattern="kronecker", pilot_ofdm_symbol_indices=[2, 11],
         )  # fmt: skip
-    from chanest.estimators.linear import LS
-
+    from chanest.estimators.ls import LS
     from chanest.sionna import EstimatorBlock
 
     # Any estimator for channels of 2 streams × 4 antennas would do here, a trained one as well as least squares.
@@ -62,32 +64,28 @@ def main() -> None:
     # The link behind a front end. A block is one channel: training symbols, one beam each, from which the estimator has
     # to find H; then two data streams through the last two beams, 16-QAM with the 5G LDPC code. The estimate of what the
     # data meets, and the variance of its errors, go to Sionna's LMMSE equaliser, demapper and decoder.
-    plan = LinkPlan(
-        scenario,
+    study = LinkStudy(
+        scenario=scenario,
         receivers=(*chosen.estimators, "sionna-ls", "perfect"),
         snr_db=tuple(chosen.snr),
         blocks=chosen.blocks,
         validation=50,  # blocks that tell how large an estimator's errors are, where it does not know itself
     )
     print(f"{scenario.name}: {scenario.description}")
-    print(
-        f"{plan.information_bits} bits per block, {plan.peak_efficiency:g} bits per resource element with training counted in"
-    )
+    efficiency = f"{study.peak_efficiency:g} bits per resource element with training counted in"
+    print(f"{study.information_bits} bits per block, {efficiency}")
     with Progress() as bar:
-        task = bar.add_task(f"{plan.blocks} blocks", total=None)
-        results = run_link(
-            plan,
+        task = bar.add_task(f"{study.blocks} blocks", total=None)
+        run_study(
+            study,
             chosen.output,
             restart=True,
             progress=lambda done, total, _: bar.update(task, completed=done, total=total),
         )
 
     # The figure, the tables and one page that holds everything.
-    page = write_link_report(results, chosen.output)
-    for table in tables(results):
-        print_table(table)
-    print(headline(results))
-    print(f"Figure: {chosen.output / 'bler_vs_snr.png'}   Report: {page}")
+    show(chosen.output, STUDIES)
+    print(f"Figure: {chosen.output / 'bler_vs_snr.png'}")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from chanest.novelty import CHANGES, SCORES, NoveltyDetector, Verdict, change_na
 from chanest.problem import ChannelBatch
 from vlista_core.files import check_folder
 from vlista_core.plotting import new_figure
-from vlista_core.tables import Table, print_table
+from vlista_core.study import Table, print_table
 
 REFERENCE = 3000  # home frames that the detector learns from, about ten seconds
 
@@ -97,7 +97,7 @@ def main() -> None:
         alarms = sum(verdict.novel for verdict in streams)
         lines.append((words, f"{alarms} of {len(streams)}", f"{p_values[len(p_values) // 2]:.2g}"))
     title = f"Streams of {chosen.frames} frames at {chosen.snr:g} dB SNR, level {chosen.level:g}"
-    print_table(Table(title, ("what has changed", "alarms", "median p-value"), tuple(lines)))
+    print_table(Table.of(title, ("what has changed", "alarms", "median p-value"), lines))
     draw(chosen.output / "novelty_detection.png", found, chosen.level)
     print(f"Figure: {chosen.output / 'novelty_detection.png'}")
 

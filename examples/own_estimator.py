@@ -1,4 +1,4 @@
-"""Your own estimator against all others: write `estimate`, hand it to `evaluate`, read the table.
+"""Your own estimator against all others: write `estimate`, hand it to a study, read the table.
 
 python examples/own_estimator.py [--scenario cdl_c_upa64x4] [--channels 50] [--against all] [--output out/own_estimator]
 """
@@ -9,22 +9,23 @@ import argparse
 import sys
 from pathlib import Path
 
-from chanest.estimators.linear import whitened
 from torch import Tensor
 
 import chanest
-from chanest.evaluation import Plan, evaluate, usable_bounds, usable_estimators
-from chanest.report import write_report
-from chanest.tables import headline, main_tables
+from chanest.studies import STUDIES
+from chanest.studies.accuracy import AccuracyStudy, usable_bounds
+from chanest.weights import usable_estimators
 from vlista_core.estimate import Estimate, Estimator, Measurement
+from vlista_core.gaussian import DenseCovariance, condition
 from vlista_core.linops import LinearMap
-from vlista_core.tables import print_table
+from vlista_core.study import run_study
+from vlista_core.study.commands import show
 
 
 class PowerWeighted(Estimator):
     """Wiener filters in a row: each takes for its prior the angular power that the one before it found.
 
-    h = Ψx on an angular grid Ψ; x̂ = PAᴴ(APAᴴ + σ²I)⁻¹y with A = ΦΨ and P = diag(p), first flat, then |x̂|² with a floor.
+    h = Ψx on an angular grid Ψ with x ~ CN(0, P), P = diag(p): first flat, then |x̂|² with a floor.
     """
 
     def __init__(self, dictionary: Tensor, rounds: int = 3) -> None:
@@ -33,15 +34,14 @@ class PowerWeighted(Estimator):
 
     def estimate(self, y: Tensor, phi: LinearMap | Tensor, noise_var: Tensor | float) -> Estimate:
         measured = Measurement.checked(y, phi, noise_var)  # errors that name the argument
-        a = measured.phi.apply_block(self.dictionary[None])  # [batch, m, atoms]
-        n, atoms = self.dictionary.shape
-        power = y.real.new_full((len(y), atoms), n / atoms)  # E‖h‖² = n
+        psi = self.dictionary
+        power = y.real.new_full((len(y), psi.shape[1]), psi.shape[0] / psi.shape[1])  # E‖h‖² = n
         for _ in range(self.rounds):
-            weights = whitened((a * power[:, None, :]) @ a.mH, measured)
-            code = power * (weights[:, None, :] @ a.conj())[:, 0]
-            energy = code.abs().square()
+            prior = DenseCovariance((psi * power[:, None, :]) @ psi.mH)  # R = ΨPΨᴴ: [batch, n, n]
+            found = condition(prior, measured)  # C = ΦRΦᴴ + σ²I is factorised here
+            energy = (power * (found.gradient @ psi.conj())).abs().square()  # x̂ = PΨᴴΦᴴC⁻¹y
             power = energy + 0.3 * energy.mean(1, keepdim=True)
-        return Estimate(code @ self.dictionary.mT)
+        return Estimate(found.mean)
 
 
 def main() -> None:
@@ -53,20 +53,14 @@ def main() -> None:
     chosen = parser.parse_args()
 
     scenario = chanest.load_scenario(chosen.scenario)
-    mine = PowerWeighted(chanest.ChannelProblem(scenario).dictionary(oversampling=1.0).materialize()[0])
-    others = usable_estimators(scenario)[0] if chosen.against == "all" else chosen.against.split(",")
-    plan = Plan(
-        scenario,
-        estimators=("power-weighted", *others),
-        bounds=tuple(usable_bounds(scenario)),
-        channels=chosen.channels,
+    problem = chanest.ChannelProblem(scenario)
+    mine = PowerWeighted(problem.dictionary(oversampling=1.0).materialize()[0])
+    others = usable_estimators(problem)[0] if chosen.against == "all" else chosen.against.split(",")
+    study = AccuracyStudy(
+        scenario=scenario, estimators=tuple(others), bounds=usable_bounds(scenario), channels=chosen.channels
     )
-    results = evaluate(plan, chosen.output, extra={"power-weighted": mine}, restart=True)
-    page = write_report(results, chosen.output)
-    for table in main_tables(results):
-        print_table(table)
-    print(headline(results))
-    print(f"Report: {page}")
+    run_study(study.including({"power-weighted": mine}), chosen.output, restart=True)
+    show(chosen.output, STUDIES)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the command lines share: where output goes, errors in one line, progress with time left."""
+"""What the command lines share: options, where output goes, errors in one line, progress with time left."""
 
 from __future__ import annotations
 
@@ -6,11 +6,19 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+Workers = Annotated[int, typer.Option("--workers", help="Processes of this machine.")]
+Scheduler = Annotated[str | None, typer.Option("--scheduler", help="Address of a dask scheduler, in place of workers.")]
+Restart = Annotated[bool, typer.Option("--restart", help="Forget what the folder holds, and run it again.")]
+Hours = Annotated[float, typer.Option("--hours", help="Start no cell once these have passed.", show_default=False)]
+Output = Annotated[Path | None, typer.Option("--output", "-o", help="Folder of the run.")]
+FOREVER = math.inf
+"""The default of `Hours`."""
 out = Console()
 err = Console(stderr=True)
 

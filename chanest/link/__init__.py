@@ -1,10 +1,8 @@
-"""Coded transmission over estimated channels in Sionna: BER, BLER and spectral efficiency of every estimator.
+"""Coded transmission over estimated channels in Sionna: what a block is, the way there and back, receivers.
 
-Sionna is imported when blocks are sent, not before.
+Sionna is imported with `blocks` and `receivers`, not before.
 """
 
-from chanest.link.plan import MODULATIONS, REFERENCES, LinkPlan, usable_receivers
-from chanest.link.results import LinkResults, LinkRow
-from chanest.link.run import run_link
+from chanest.link.setup import BOUNDS, MODULATIONS, REFERENCES, ErrVar, LinkSetup
 
-__all__ = ["MODULATIONS", "REFERENCES", "LinkPlan", "LinkResults", "LinkRow", "run_link", "usable_receivers"]
+__all__ = ["BOUNDS", "MODULATIONS", "REFERENCES", "ErrVar", "LinkSetup"]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from chanest.channels.sionna_backend import global_state_kept
 from chanest.frontend import BeamformingMap
-from chanest.link.plan import LinkPlan
+from chanest.link.setup import LinkSetup
 from chanest.problem import ChannelBatch, ChannelProblem
 from chanest.sionna import training_grid
 from vlista_core.draws import Split, sample_generators
@@ -47,28 +47,28 @@ class Blocks:
 
 
 class Link:
-    """Encoder, mapper and grid of a plan, and the way back from estimates to bits. All of it is Sionna's."""
+    """Encoder, mapper and grid of a link, and the way back from estimates to bits. All of it is Sionna's."""
 
-    def __init__(self, plan: LinkPlan) -> None:
-        self.plan = plan
-        self.problem = ChannelProblem(plan.scenario)
+    def __init__(self, setup: LinkSetup) -> None:
+        self.setup = setup
+        self.problem = ChannelProblem(setup.scenario)
         with global_state_kept():
-            bits = plan.bits_per_symbol
-            self.pilots = plan.scenario.frontend.pilots
-            self.grid = training_grid(self.pilots, plan.streams, plan.data_symbols, plan.subcarriers)
-            self._encoder = LDPC5GEncoder(plan.information_bits, plan.coded_bits, num_bits_per_symbol=bits)
+            bits = setup.bits_per_symbol
+            self.pilots = setup.scenario.frontend.pilots
+            self.grid = training_grid(self.pilots, setup.streams, setup.data_symbols, setup.subcarriers)
+            self._encoder = LDPC5GEncoder(setup.information_bits, setup.coded_bits, num_bits_per_symbol=bits)
             self._decoder = LDPC5GDecoder(self._encoder)
             self._mapper = Mapper("qam", bits)
             self._demapper = Demapper("app", "qam", bits)
             self._to_grid = ResourceGridMapper(self.grid)
-            self._equaliser = LMMSEEqualizer(self.grid, StreamManagement(np.array([[1]]), plan.streams))
+            self._equaliser = LMMSEEqualizer(self.grid, StreamManagement(np.array([[1]]), setup.streams))
 
     def draw(self, count: int, *, seed: int, split: Split, start: int, snr_db: float) -> Blocks:
         """Blocks start … start + count - 1; each depends on (seed, split, index, snr_db) alone."""
         batch = self.problem.sample(count, seed=seed, split=split, start=start, snr_db=snr_db)
-        phi, probes = front_end(batch.phi, self.plan.streams)
+        phi, probes = front_end(batch.phi, self.setup.streams)
         generators = sample_generators(seed, split, range(start, start + count), "link")
-        bits = torch.stack([torch.randint(2, (self.plan.information_bits,), generator=each) for each in generators])
+        bits = torch.stack([torch.randint(2, (self.setup.information_bits,), generator=each) for each in generators])
         shape = (phi.chains, self.grid.num_ofdm_symbols, self.grid.fft_size)
         noise = torch.stack([torch.randn(shape, dtype=batch.y.dtype, generator=each) for each in generators])
         no = 10 ** (-snr_db / 10)
@@ -84,7 +84,7 @@ class Link:
         trained: Φh, [batch, T·N_RF]; effective: G, [batch, streams, N_RF].
         """
         symbols = self._mapper(self._encoder(bits.to(effective.real.dtype)))
-        grid = self._to_grid(symbols.reshape(len(bits), 1, self.plan.streams, -1))[:, 0]
+        grid = self._to_grid(symbols.reshape(len(bits), 1, self.setup.streams, -1))[:, 0]
         y = torch.einsum("bsc,bstf->bctf", effective, grid)
         y[:, :, : self.pilots, 0] = trained.reshape(len(bits), self.pilots, -1).mT
         return y[:, None]

@@ -13,7 +13,7 @@ from chanest.bounds.genie import GenieAngles
 from chanest.channels.sionna_backend import global_state_kept
 from chanest.frontend import BeamformingMap
 from chanest.link.blocks import Blocks, Link, front_end, split_streams
-from chanest.link.plan import REFERENCES
+from chanest.link.setup import REFERENCES
 from chanest.sionna import EstimatorBlock
 from chanest.weights import get_estimator
 from vlista_core.gaussian import condition
@@ -107,7 +107,7 @@ def _sionna_lmmse(link: Link) -> LMMSEChannelEstimator:
     In time and frequency the channel is constant, so that its covariance is its power times ones.
     """
     batch = link.problem.sample(_TRAINING_DRAWS, seed=0, split="train")
-    _, probes = front_end(batch.phi, link.plan.streams)
+    _, probes = front_end(batch.phi, link.setup.streams)
     seen = split_streams(probes.apply(batch.signal), probes).flatten(0, 1)
     space = seen.mT @ seen.conj() / len(seen)
     power = space.diagonal().real.mean()

@@ -2,18 +2,8 @@
 
 from chanest.novelty.changes import CHANGES, change_names, changed_frames
 from chanest.novelty.detector import NoveltyDetector, Verdict
-from chanest.novelty.experiment import Experiment, run_experiment
 from chanest.novelty.scores import SCORES, Score, get_score
 
 __all__ = [
-    "CHANGES",
-    "SCORES",
-    "Experiment",
-    "NoveltyDetector",
-    "Score",
-    "Verdict",
-    "change_names",
-    "changed_frames",
-    "get_score",
-    "run_experiment",
-]
+    "CHANGES", "SCORES", "NoveltyDetector", "Score", "Verdict", "change_names", "changed_frames", "get_score",
+]  # fmt: skip

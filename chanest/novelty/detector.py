@@ -105,20 +105,10 @@ class NoveltyDetector:
         estimator: trained there; None takes the score's own with the weights there are. snr_db: where the reference is taken,
         5 dB apart or closer if the SNR varies; frames: at each, half of them for the moments; level: of false alarms.
         """
-        chosen = get_score(score)
-        if not LEAST_LEVEL <= level < 1.0:
-            raise ValueError(f"level must be at least {LEAST_LEVEL:g} and less than 1, got {level!r}")
-        check_count("frames", frames, least=4)
         if not snr_db or not all(math.isfinite(snr) for snr in snr_db):
             raise ValueError(f"snr_db must be one or more finite numbers, got {list(snr_db)}")
-        estimator = estimator or get_estimator(chosen.estimator, problem)
-        if estimator.signal_length != problem.signal_length:
-            raise ValueError(
-                f"the {estimator.name} was made for channels of {estimator.signal_length} entries; "
-                f"{problem.scenario.name} has {problem.signal_length}"
-            )
-        rx, tx = problem.arrays
-        made = cls(chosen, estimator, (problem.subcarriers, tx.ports, rx.ports), (), level)
+        estimator = estimator or get_estimator(get_score(score).estimator, problem)
+        made = cls.check(problem, score, estimator, frames=frames, level=level)
         levels = sorted(set(snr_db))
         for place, snr in enumerate(levels):
             found = []
@@ -126,9 +116,32 @@ class NoveltyDetector:
                 count = min(_BLOCK, frames - start)
                 batch = problem.sample(count, seed=seed, split="validation", start=start, snr_db=snr)
                 found.append(made.features(batch.y, batch.phi, batch.noise_var))
-                _check_frames(frames, score, found[0].shape[1])
                 report((place + (start + count) / frames) / len(levels), f"home frames at {snr:g} dB")
             made.references.append(Reference.of(snr, torch.cat(found)))
+        return made
+
+    @classmethod
+    def check(
+        cls, problem: ChannelProblem, score: str, estimator: ChannelEstimator, *, frames: int, level: float
+    ) -> Self:
+        """A detector that has learned nothing yet, or a ValueError where it could not learn from so many frames."""
+        if not LEAST_LEVEL <= level < 1.0:
+            raise ValueError(f"level must be at least {LEAST_LEVEL:g} and less than 1, got {level!r}")
+        check_count("frames", frames, least=4)
+        if estimator.signal_length != problem.signal_length:
+            raise ValueError(
+                f"the {estimator.name} was made for channels of {estimator.signal_length} entries; "
+                f"{problem.scenario.name} has {problem.signal_length}"
+            )
+        rx, tx = problem.arrays
+        made = cls(get_score(score), estimator, (problem.subcarriers, tx.ports, rx.ports), (), level)
+        one = problem.sample(1, seed=0, split="validation", snr_db=10.0)
+        features = made.features(one.y, one.phi, one.noise_var).shape[1]
+        if frames < _FRAMES_A_FEATURE * features:
+            allowed = (
+                f"at least {_FRAMES_A_FEATURE * features}, {_FRAMES_A_FEATURE} for each of its {features} features"
+            )
+            raise ValueError(f"frames must be {allowed}, for the score {score}, got {frames}")
         return made
 
     def features(self, y: Tensor, phi: LinearMap | Tensor, noise_var: Tensor | float) -> Tensor:
@@ -233,12 +246,6 @@ class NoveltyDetector:
             lift += count**2 / (length * len(white))
         null: Tensor = (lift * total.square().sum(1) / length).sort().values
         return null
-
-
-def _check_frames(frames: int, score: str, features: int) -> None:
-    if frames < _FRAMES_A_FEATURE * features:
-        allowed = f"at least {_FRAMES_A_FEATURE * features}, {_FRAMES_A_FEATURE} for each of its {features} features"
-        raise ValueError(f"frames must be {allowed}, for the score {score}, got {frames}")
 
 
 def whitened(features: Tensor, mean: Tensor, log_deviation: Tensor, correlation: Tensor) -> Tensor:

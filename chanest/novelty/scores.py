@@ -78,8 +78,8 @@ def dictionary(estimator: ChannelEstimator, measured: Measurement, shape: Shape)
 
 
 SCORES = {
-    "antennas": Score("gradient of the likelihood by a gain of every antenna; any estimator", "a-dlista+", antennas),
-    "residual": Score("power of y - Φĥ over that of the noise; any estimator", "a-dlista+", residual),
+    "antennas": Score("gradient of the likelihood by a gain of every antenna; any estimator", "gated-lmmse", antennas),
+    "residual": Score("power of y - Φĥ over that of the noise; any estimator", "gated-lmmse", residual),
     "likelihood": Score("log p(y) under a Gaussian mixture", "gmm", likelihood),
     "dictionary": Score("variance of ĥ over VLISTA's posterior dictionaries", "vlista", dictionary),
 }

@@ -13,6 +13,7 @@ from chanest.arrays import Array
 from chanest.channels.geometry import Directions, rotation
 from chanest.channels.rays import Rays
 from chanest.problem import ChannelProblem
+from vlista_core.plotting import new_figure
 from vlista_core.problems import check_count
 
 if TYPE_CHECKING:
@@ -26,16 +27,9 @@ _ENSEMBLE = 256
 def draw_channel(problem: ChannelProblem, path: Path, *, seed: int, index: int = 0) -> None:
     """Angular power spectrum at the base station, delay profile and singular values of sample `index`, into `path`."""
     check_count("index", index, least=0)
-    from matplotlib import rc_context
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-    from matplotlib.layout_engine import ConstrainedLayoutEngine
-
     if path.suffix.lower() not in (".png", ".pdf", ".svg"):
         raise ValueError(f"{path}: the name must end in .png, .pdf or .svg, got {path.suffix!r}")
-    with rc_context({"font.size": 11, "axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 12}):
-        figure = Figure(figsize=(13.5, 4.4), layout=ConstrainedLayoutEngine(w_pad=0.12))
-        FigureCanvasAgg(figure)
+    with new_figure(path, (13.5, 4.4)) as figure:
         angular, delay, singular = figure.subplots(1, 3, width_ratios=(1.25, 1, 1))
         _, rays = problem.source.sample(1, seed=seed, start=index)
         _draw_spectrum(figure, angular, problem, rays)
@@ -43,7 +37,6 @@ def draw_channel(problem: ChannelProblem, path: Path, *, seed: int, index: int =
         _draw_singular_values(singular, problem, seed, index)
         rx, tx = problem.arrays
         figure.suptitle(f"{problem.scenario.name}   {tx.ports} × {rx.ports} antennas, sample {index}", fontsize=13)
-        figure.savefig(path, dpi=200)
 
 
 def _draw_spectrum(figure: Figure, axes: Axes, problem: ChannelProblem, rays: Rays) -> None:
@@ -73,9 +66,8 @@ def _draw_linear_spectrum(axes: Axes, array: Array, ports: Tensor, clusters: tup
     for place, share in zip(elevation if upright else azimuth, power, strict=True):
         axes.axvline(float(place), ymax=0.06, color="tab:red", alpha=0.3 + 0.7 * float(share), lw=1.5)
     axes.set_ylim(_FLOOR_DB, 1)
-    axes.set_xlabel("elevation (°)" if upright else "azimuth (°)")
-    axes.set_ylabel("power (dB)")
-    axes.set_title("angular power at the base station (ticks: clusters)")
+    title = "angular power at the base station (ticks: clusters)"
+    axes.set(xlabel="elevation (°)" if upright else "azimuth (°)", ylabel="power (dB)", title=title)
 
 
 def _draw_planar_spectrum(
@@ -93,9 +85,8 @@ def _draw_planar_spectrum(
     axes.scatter(azimuth, elevation, s=15 + 150 * power, facecolors="none", edgecolors="white", linewidths=1.1)
     axes.set_ylim(-90, 90)
     axes.set_yticks(range(-90, 91, 30))
-    axes.set_xlabel("azimuth (°)")
-    axes.set_ylabel("elevation (°)")
-    axes.set_title("angular power at the base station (circles: clusters)")
+    title = "angular power at the base station (circles: clusters)"
+    axes.set(xlabel="azimuth (°)", ylabel="elevation (°)", title=title)
     figure.colorbar(image, ax=axes, label="power (dB)", pad=0.02)
 
 
@@ -111,9 +102,7 @@ def _draw_delays(axes: Axes, problem: ChannelProblem, rays: Rays) -> None:
     axes.plot(delays, levels, "o", ms=5, color="tab:blue")
     axes.set_ylim(_FLOOR_DB - 10, 2)
     axes.set_xlim(left=-0.03 * float(nanoseconds.max()))
-    axes.set_xlabel("delay (ns)")
-    axes.set_ylabel("share of the power (dB)")
-    axes.set_title("delay profile")
+    axes.set(xlabel="delay (ns)", ylabel="share of the power (dB)", title="delay profile")
     axes.grid(alpha=0.25)
 
 
@@ -132,18 +121,9 @@ def _draw_singular_values(axes: Axes, problem: ChannelProblem, seed: int, index:
     axes.fill_between(order, low, high, color="tab:blue", alpha=0.2, lw=0, label=f"10–90 % of {_ENSEMBLE} channels")
     axes.plot(order, middle, color="tab:blue", lw=1.8, label="median")
     own = sample.mean(0)
-    axes.plot(
-        order,
-        _decibels(own / own.sum(), reference=1.0).numpy(),
-        "o--",
-        ms=4,
-        lw=1,
-        color="tab:red",
-        label="this sample",
-    )
-    axes.set_xlabel("index")
-    axes.set_ylabel("share of the power (dB)")
-    axes.set_title("singular values squared")
+    level = _decibels(own / own.sum(), reference=1.0).numpy()
+    axes.plot(order, level, "o--", ms=4, lw=1, color="tab:red", label="this sample")
+    axes.set(xlabel="index", ylabel="share of the power (dB)", title="singular values squared")
     bottom = max(-60.0, float(low.min()) - 3)
     axes.set_ylim(bottom, -0.4 * bottom)
     axes.set_yticks([tick for tick in axes.get_yticks() if bottom <= tick <= 0])

@@ -18,7 +18,7 @@ from chanest.fit import Report, silent
 from chanest.uncertainty.calibration import Calibration, Feature, FeatureName, Intervals, hats, observed, snr_db
 from vlista_core.linalg import solve_hermitian
 from vlista_core.problems import check_count
-from vlista_core.provenance import environment
+from vlista_core.study.store import environment
 
 if TYPE_CHECKING:
     from chanest.bases.estimator import ChannelEstimator

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from chanest.cli import app
-from chanest.evaluation.calibration import LEVELS, read_calibration
+from chanest.studies import STUDIES
+from chanest.studies.coverage import LEVELS, CoverageStudy
+from vlista_core.study import read_study
 
 TINY = """
 description = "small enough for a test"
@@ -25,7 +26,7 @@ yaw_spread = 180.0
 [channel]
 models = ["C"]
 [frontend]
-frames = 6
+pilots = 6
 [data]
 train = 64
 validation = 64
@@ -50,34 +51,35 @@ def test_fit_measure_and_report(scenario: str, tmp_path: Path) -> None:
     assert fitted.exit_code == 0
     files = sorted(path.name for path in (tmp_path / "weights").iterdir())
     assert files == ["tiny.ls.calibration.json", "tiny.vamp.calibration.json"]
-    folder = tmp_path / "run"
+    folder = tmp_path / "run" / "calibration"
     command = ("calibration", scenario, "-e", "ls,vamp", "--snr", "0,20", "--channels", "60", "-o", str(folder))
     measured = _run(*command)
     assert measured.exit_code == 0
     assert "Coverage of intervals at 20 dB, 60 test channels" in measured.stdout
-    rows = read_calibration(folder)
-    assert [(row.name, row.snr_db) for row in rows if row.kind == "calibrated"] == [
+    read = read_study(folder, STUDIES)
+    assert isinstance(read.study, CoverageStudy)
+    rows = read.study.variances(read.frame).to_dict("records")
+    assert [(row["name"], row["snr_db"]) for row in rows if row["kind"] == "calibrated"] == [
         ("ls", 0.0), ("ls", 20.0), ("vamp", 0.0), ("vamp", 20.0),
     ]  # fmt: skip
-    assert {row.name for row in rows if row.kind == "own"} == {"vamp"}
+    assert {row["name"] for row in rows if row["kind"] == "own"} == {"vamp"}
     for row in rows:
-        assert list(row.covered) == sorted(row.covered)
-        assert row.calibration_error == pytest.approx(
-            sum(abs(share - level) for share, level in zip(row.covered, LEVELS, strict=True)) / len(LEVELS)
+        covered = row["covered"]
+        assert covered == sorted(covered)
+        assert row["calibration_error"] == pytest.approx(
+            sum(abs(share - level) for share, level in zip(covered, LEVELS, strict=True)) / len(LEVELS)
         )
-        if row.kind == "calibrated":
-            assert row.coverage(0.9) == pytest.approx(0.9, abs=0.05)
-            assert row.interval_90 is not None
-            assert row.interval_90 > 0.87
-        if row.name == "ls":
-            assert row.sharpness_db == pytest.approx(row.nmse_db, abs=1.5)
+        if row["kind"] == "calibrated":
+            assert covered[LEVELS.index(0.9)] == pytest.approx(0.9, abs=0.05)
+            assert row["interval_90"] > 0.87
+        if row["name"] == "ls":
+            assert row["sharpness_db"] == pytest.approx(row["nmse_db"], abs=1.5)
     assert (folder / "reliability.png").read_bytes().startswith(b"\x89PNG")
-    assert "| ls | calibrated |" in (folder / "calibration.md").read_text()
-    assert json.loads((folder / "calibration.json").read_text())["split"] == "test"
-    options = ("--snr", "10", "--channels", "8", "--no-bounds", "-o", str(folder))
+    assert "| ls | calibrated |" in (folder / "table.md").read_text()
+    options = ("--snr", "10", "--channels", "8", "--no-bounds", "-o", str(folder.parent))
     assert _run("evaluate", scenario, "-e", "ls", *options).exit_code == 0
-    page = (folder / "report.html").read_text()
-    assert "<h2>Calibration</h2>" in page
+    page = (folder.parent / "report.html").read_text()
+    assert "what intervals cover</h2>" in page
     assert "Coverage of intervals at 0 dB" in page
 
 
@@ -86,14 +88,14 @@ def test_fit_measure_and_report(scenario: str, tmp_path: Path) -> None:
     [
         (("calibrate", "-e", "ls,omq"), "unknown estimator 'omq'"),
         (("calibrate", "-e", "ls", "--channels", "8"), "channels must be an integer of at least 32"),
-        (("calibrate", "-e", "a-dlista+"), "a-dlista+ has no weights for tiny"),
+        (("calibrate", "-e", "gated-lmmse"), "gated-lmmse has no weights for tiny"),
         (
             ("calibration", "-e", "ls", "--channels", "4"),
             "ls has no variance for tiny; fit one: chanest calibrate tiny -e ls",
         ),
         (("calibration", "-e", "ls", "--channels", "0"), "channels must be an integer of at least 1"),
         (("calibration", "-e", "ls", "--snr", "ten"), "snr must be start:step:stop"),
-        (("calibration", "-e", "ls", "-o", "/dev/null/run"), "the output folder cannot be made"),
+        (("calibration", "-e", "vamp", "-o", "/dev/null/run"), "the output folder cannot be made"),
     ],
 )
 def test_mistakes_are_one_line(arguments: tuple[str, ...], message: str, scenario: str) -> None:

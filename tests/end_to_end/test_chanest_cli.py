@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import random
 import signal
 import subprocess
 import sys
@@ -13,16 +13,40 @@ import h5py
 import pytest
 from typer.testing import CliRunner, Result
 
-from chanest import estimators
-from chanest.cli import app
-from chanest.cli.estimators import parse_budget, parse_snr, parse_sweep
-from chanest.evaluation import cells
+from chanest.cli import app, parse_budget
+from chanest.studies import STUDIES
+from chanest.studies.accuracy import AccuracyStudy
+from chanest.studies.commands import parse_snr, parse_sweep
+from vlista_core.study import Cell, Context, Record, Row, read_study
 
 COMMAND = [sys.executable, "-m", "chanest"]
 
 
 def _run(*arguments: str) -> Result:
     return CliRunner().invoke(app, arguments, catch_exceptions=False)
+
+
+def test_help_and_version_need_no_torch() -> None:
+    for arguments in (["--help"], ["-h"], ["evaluate", "-h"], ["--version"]):
+        code = "import sys; from chanest.cli import app\ntry: app()\nfinally: assert 'torch' not in sys.modules"
+        done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("chanest 0.")
+
+
+def test_importing_the_package_loads_none_of_the_heavy_ones() -> None:
+    heavy = ("sionna", "matplotlib", "lightning_fabric", "pandas", "h5py", "torchmetrics")
+    code = f"import sys, chanest; sys.exit(any(name in sys.modules for name in {heavy}))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_package_shows_its_public_names_only() -> None:
+    import chanest
+
+    assert dir(chanest) == sorted(chanest.__all__)
+    assert all(getattr(chanest, name) is not None for name in dir(chanest))
+    with pytest.raises(AttributeError, match="no attribute 'luck'"):
+        chanest.luck  # noqa: B018
 
 
 def test_scenarios_and_show() -> None:
@@ -84,10 +108,10 @@ def test_plot_channel_writes_a_picture(tmp_path: Path) -> None:
     ("content", "parts"),
     [
         (
-            "[frontend]\nframes = 4\nchains = 9\n[bs]\nrows=1\ncolumns=4\n[ue]\nrows=1\ncolumns=2",
+            "[frontend]\npilots = 4\nchains = 9\n[bs]\nrows=1\ncolumns=4\n[ue]\nrows=1\ncolumns=2",
             ["frontend.chains", "9"],
         ),
-        ("[frontend]\nframes = -4\n[bs]\nrows=1\ncolumns=4\n[ue]\nrows=1\ncolumns=2", ["frontend.frames = -4"]),
+        ("[frontend]\npilots = -4\n[bs]\nrows=1\ncolumns=4\n[ue]\nrows=1\ncolumns=2", ["frontend.pilots = -4"]),
         (None, ["no such scenario file"]),
     ],
     ids=["chains", "negative count", "missing"],
@@ -134,7 +158,7 @@ yaw_spread = 60.0
 rows = 2
 columns = 1
 [frontend]
-frames = 6
+pilots = 6
 [data]
 train = 100
 """
@@ -142,9 +166,8 @@ train = 100
 
 @pytest.fixture
 def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A small scenario, its own folder for weights, and two estimators to choose from."""
+    """A small scenario and its own folder for weights."""
     monkeypatch.setenv("CHANEST_WEIGHTS", str(tmp_path / "weights"))
-    monkeypatch.setattr(estimators, "_PLACES", {name: estimators._PLACES[name] for name in ("ls", "lmmse")})
     path = tmp_path / "tiny.toml"
     path.write_text(TINY)
     return str(path)
@@ -152,20 +175,24 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_train_list_evaluate_and_report(tiny: str, tmp_path: Path) -> None:
     assert "missing" in _run("estimators", tiny).stdout
-    left_out = _run("evaluate", tiny, "--snr", "-5:15:10", "--channels", "20", "-o", str(tmp_path / "a"), "--no-bounds")
+    options = ["--snr", "-5:15:10", "--channels", "8", "--no-bounds"]
+    left_out = _run("evaluate", tiny, *options, "-o", str(tmp_path / "a"))
     assert left_out.exit_code == 0
-    assert left_out.stderr.strip() == (
-        "note: lmmse is left out: lmmse has no weights for tiny; train them with: chanest train tiny -e lmmse"
-    )
-    trained = _run("train", tiny, "-e", "lmmse", "--budget", "5s")
+    notes = left_out.stderr.strip().splitlines()
+    said = "lmmse is left out: lmmse has no weights for tiny; train them with: chanest train tiny -e lmmse"
+    assert f"note: {said}" in notes
+    assert all(note.startswith("note: ") for note in notes)
+    assert said in read_study(tmp_path / "a", STUDIES).about.notes
+    trained = _run("train", tiny, "-e", "lmmse", "--steps", "2")
     assert trained.exit_code == 0
-    assert (tmp_path / "weights" / "tiny.lmmse.safetensors").is_file()
+    weights = tmp_path / "weights" / "tiny.lmmse.safetensors"
+    first = weights.read_bytes()
+    assert _run("train", tiny, "-e", "lmmse", "--steps", "2").exit_code == 0
+    assert weights.read_bytes() == first
     assert "your own" in _run("estimators", tiny).stdout
     assert "tiny" in _run("estimators").stdout
     output = tmp_path / "b"
-    done = _run(
-        "evaluate", tiny, "-e", "all", "--snr", "-5:15:10", "--channels", "20", "-o", str(output), "--no-bounds"
-    )
+    done = _run("evaluate", tiny, "-e", "ls,lmmse", *options, "-o", str(output))
     assert done.exit_code == 0
     assert "| estimator | −5 dB | 10 dB |" in done.stdout
     assert done.stdout.index("| lmmse |") < done.stdout.index("| ls |")
@@ -178,38 +205,75 @@ def test_train_list_evaluate_and_report(tiny: str, tmp_path: Path) -> None:
     assert page.is_file()
 
 
+def _evaluation(tiny: str, folder: Path) -> list[str]:
+    return ["evaluate", tiny, "-e", "ls,omp", "--snr", "0,10", "--channels", "10", "-o", str(folder), "--no-bounds"]
+
+
 def test_an_interrupted_evaluation_says_so_and_goes_on(
     tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    arguments = [
-        "evaluate",
-        tiny,
-        "-e",
-        "ls",
-        "--snr",
-        "0,10",
-        "--channels",
-        "10",
-        "-o",
-        str(tmp_path / "run"),
-        "--no-bounds",
-    ]
-    real = cells.run_cell
+    arguments, real = _evaluation(tiny, tmp_path / "run"), AccuracyStudy.run
 
-    def stopped(cell: cells.Cell) -> dict[str, cells.Json]:
+    def stopped(self: AccuracyStudy, cell: Cell, context: Context) -> Row:
         if cell["snr_db"] == 10:
             raise KeyboardInterrupt
-        return real(cell)
+        return real(self, cell, context)
 
-    monkeypatch.setattr(cells, "run_cell", stopped)
-    result = _run(*arguments)
+    with monkeypatch.context() as patch:
+        patch.setattr(AccuracyStudy, "run", stopped)
+        result = _run(*arguments)
     assert result.exit_code == 130
     assert "the same command goes on" in result.stderr
-    assert not (tmp_path / "run" / "results.json").exists()
-    monkeypatch.setattr(cells, "run_cell", real)
+    assert [record.cell["snr_db"] for record in read_study(tmp_path / "run", STUDIES).records] == [0, 0]
     assert _run(*arguments).exit_code == 0
-    rows = json.loads((tmp_path / "run" / "results.json").read_text())["rows"]
-    assert [row["snr_db"] for row in rows] == [0, 10]
+    assert len(read_study(tmp_path / "run", STUDIES).records) == 6
+
+
+def _figures(records: list[Record]) -> list[object]:
+    """What must not depend on when a run was killed: all but times."""
+    timed = ("ms_batch_1", "ms_batch")
+    return [(each.cell, {key: value for key, value in each.row.items() if key not in timed}) for each in records]
+
+
+def test_an_evaluation_that_is_killed_at_any_moment_goes_on_to_the_same_rows(tiny: str, tmp_path: Path) -> None:
+    """SIGKILL once a random number of rows is written, until a run reaches its end."""
+    killed, whole, generator = tmp_path / "killed", tmp_path / "whole", random.Random(5)
+    assert _run(*_evaluation(tiny, whole)).exit_code == 0
+    kills = 0
+    for _ in range(3):
+        process = subprocess.Popen(
+            [*COMMAND, *_evaluation(tiny, killed)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        until = _lines(killed) + generator.randint(0, 2)
+        while process.poll() is None and _lines(killed) <= until:
+            time.sleep(0.005)
+        process.kill()
+        kills += process.wait() == -signal.SIGKILL
+    assert kills >= 1, "no process was killed in the middle"
+    assert _run(*_evaluation(tiny, killed)).exit_code == 0
+    ours, theirs = (read_study(folder, STUDIES).records for folder in (killed, whole))
+    assert _figures(ours) == _figures(theirs)
+
+
+def _lines(folder: Path) -> int:
+    path = folder / "rows.jsonl"
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def test_a_second_writer_gets_one_sentence(tiny: str, tmp_path: Path) -> None:
+    arguments = _evaluation(tiny, tmp_path / "run")
+    first = subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        while first.poll() is None and not (tmp_path / "run" / "study.json").exists():
+            time.sleep(0.005)
+        first.send_signal(signal.SIGSTOP)
+        second = _run(*arguments)
+        first.send_signal(signal.SIGCONT)
+    finally:
+        first.wait(60)
+    assert second.exit_code == 2
+    assert second.stderr.startswith("error: another run is writing into ")
+    assert second.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -218,7 +282,7 @@ def test_an_interrupted_evaluation_says_so_and_goes_on(
         (["evaluate", "TINY", "-e", "lsd"], "unknown estimator 'lsd'; known are ls, lmmse"),
         (["evaluate", "TINY", "-e", "ls,lmmse"], "lmmse has no weights for tiny"),
         (["evaluate", "TINY", "-e", "ls", "--snr", "5:0:9"], "snr must be start:step:stop"),
-        (["evaluate", "TINY", "-e", "ls", "--sweep", "speed=3"], "sweep must be one of frames=8,16"),
+        (["evaluate", "TINY", "-e", "ls", "--sweep", "speed=3"], "sweep must be one of pilots=8,16"),
         (["evaluate", "TINY", "-e", "ls", "--sweep", "chains=1,4"], "frontend.chains must be at most 2"),
         (["evaluate", "TINY", "-e", "ls", "--channels", "0"], "channels must be an integer of at least 1"),
         (["evaluate", "TINY", "-e", "ls", "--workers", "0"], "workers must be an integer of at least 1"),
@@ -227,9 +291,10 @@ def test_an_interrupted_evaluation_says_so_and_goes_on(
         (["evaluate", "TINY", "-e", "ls", "--scheduler", "nonsense://1"], "no dask scheduler answers at nonsense://1"),
         (["train", "TINY", "-e", "lsd"], "unknown estimator 'lsd'"),
         (["train", "TINY", "-e", "ls"], "ls has nothing to learn"),
+        (["train", "TINY", "-e", "lmmse", "--steps", "0"], "a budget must be positive"),
         (["train", "TINY", "-e", "lmmse", "--budget", "soon"], "budget must be a time such as 90s"),
         (["train", "TINY", "-e", "lmmse", "-o", "TINY"], "the folder for weights cannot be made"),
-        (["report", "nowhere"], "holds no finished evaluation"),
+        (["report", "nowhere"], "holds no finished cells of a study"),
         (["estimators", "nowhere"], "no such scenario"),
     ],
 )
@@ -251,7 +316,7 @@ def test_ranges_budgets_and_sweeps_are_read_as_people_write_them() -> None:
     assert parse_snr("0:0.1:0.3") == (0.0, 0.1, 0.2, 0.3)
     assert parse_snr("-3,7.5") == (-3.0, 7.5)
     assert [parse_budget(text) for text in ("90s", "20min", "1.5h", "2 min")] == [90.0, 1200.0, 5400.0, 120.0]
-    assert parse_sweep("frames=8,16") == ("frames", (8, 16))
+    assert parse_sweep("pilots=8,16") == ("pilots", (8, 16))
     assert parse_sweep(None) == ("snr", ())
     for wrong in ("", "a", "1:2", "5:-1:0", "0:1:1e9", "0:nan:3"):
         with pytest.raises(ValueError, match="snr"):

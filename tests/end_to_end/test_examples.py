@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-TINY = "[bs]\nrows = 4\ncolumns = 2\nyaw_spread = 60.0\n[ue]\nrows = 1\ncolumns = 1\n[frontend]\nframes = 6\n"
+TINY = "[bs]\nrows = 4\ncolumns = 2\nyaw_spread = 60.0\n[ue]\nrows = 1\ncolumns = 1\n[frontend]\npilots = 6\n"
 
 
 @pytest.fixture

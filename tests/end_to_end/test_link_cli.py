@@ -12,10 +12,11 @@ import pytest
 from typer.testing import CliRunner
 
 from chanest.cli import app
-from chanest.link import LinkResults
+from chanest.studies import STUDIES
+from vlista_core.study import read_study
 
 ROOT = Path(__file__).parents[2]
-TINY = "[bs]\nrows = 4\ncolumns = 2\nyaw_spread = 60.0\n[ue]\nrows = 2\ncolumns = 1\n[frontend]\nframes = 6\n"
+TINY = "[bs]\nrows = 4\ncolumns = 2\nyaw_spread = 60.0\n[ue]\nrows = 2\ncolumns = 1\n[frontend]\npilots = 6\n"
 SHORT = ["--blocks", "10", "--validation", "8", "--data-symbols", "6"]
 
 
@@ -33,10 +34,12 @@ def test_a_link_leaves_tables_a_figure_and_a_page(tiny: str, tmp_path: Path) -> 
     assert "| Sionna LS |" in done.output
     assert "| perfect CSI (bound) |" in done.output
     assert "What err_var is worth" in done.output
-    results = LinkResults.read(out)
-    assert len(results.rows) == 2 * 2 * 5
-    assert all(0.0 <= row.bler_low <= row.bler <= row.bler_high <= 1.0 for row in results.rows)
-    assert results.manifest["finished"]
+    found = read_study(out, STUDIES).frame
+    assert len(found) == 2 * 5
+    for mode in ("estimated", "zero"):
+        low, rate, high = (found[f"{mode}.{column}"] for column in ("bler_low", "bler", "bler_high"))
+        assert ((low >= 0) & (low <= rate) & (rate <= high) & (high <= 1)).all()
+    assert found["provenance.finished"].notna().all()
     assert (out / "bler_vs_snr.png").stat().st_size > 10_000
     assert "data:image/png" in (out / "report.html").read_text(encoding="utf-8")
     assert "SNR for 10%" in (out / "table.md").read_text(encoding="utf-8")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -12,6 +11,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from chanest.cli import app
+from chanest.studies import STUDIES
+from chanest.studies.novelty import NoveltyStudy
+from vlista_core.study import read_study
 
 ROOT = Path(__file__).parents[2]
 
@@ -22,14 +24,15 @@ def _run(*arguments: str) -> Result:
 
 def test_tables_figure_and_rows_of_a_run(tmp_path: Path) -> None:
     done = _run(
-        "cdl_c_upa64x4", "-e", "a-dlista", "--changes", "cdl-a,tilt", "--lengths", "20,5", "--frames", "100",
+        "cdl_c_upa64x4", "-e", "atom-lmmse", "--changes", "cdl-a,tilt", "--lengths", "20,5", "--frames", "100",
         "--home", "200", "--reference", "700", "--level", "0.1", "-o", str(tmp_path),
     )  # fmt: skip
     assert done.exit_code == 0, done.output
-    content = json.loads((tmp_path / "results.json").read_text())
-    rows = {(row["change"], row["frames"]): row for row in content["rows"]}
-    assert content["level"] == 0.1
-    assert content["estimators"] == {"antennas": "a-dlista"}
+    read = read_study(tmp_path, STUDIES)
+    assert isinstance(read.study, NoveltyStudy)
+    assert read.study.level == 0.1
+    assert {record.cell["name"] for record in read.records} == {"atom-lmmse"}
+    rows = {(row["change"], row["frames"]): row for row in read.study.streams(read.frame).to_dict("records")}
     assert set(rows) == {(change, frames) for change in ("home", "cdl-a", "tilt") for frames in (5, 20)}
     assert rows["cdl-a", 20]["auroc"] > 0.95
     assert rows["home", 20]["alarms"] <= 0.4
@@ -48,8 +51,8 @@ def test_tables_figure_and_rows_of_a_run(tmp_path: Path) -> None:
         (["cdl_c_upa64x4", "--lengths", "0"], "lengths must be numbers of frames"),
         (["cdl_c_upa64x4", "--frames", "0"], "frames must be"),
         (["cdl_c_upa64x4", "--changes", "weather"], "no change 'weather'"),
-        (["cdl_c_upa64x4", "--score", "likelihood", "-e", "a-dlista"], "needs a gmm"),
-        (["cdl_a_upa64x4"], "a-dlista+ has no weights for cdl_a_upa64x4; train them"),
+        (["cdl_c_upa64x4", "--score", "likelihood", "-e", "atom-lmmse"], "needs a gmm"),
+        (["cdl_a_upa64x4"], "gated-lmmse has no weights for cdl_a_upa64x4; train them"),
         (["cdl_c_upa64x4", "--snr", "loud"], "snr must be"),
     ],
 )
@@ -63,7 +66,7 @@ def test_a_mistake_is_one_line(arguments: list[str], message: str, tmp_path: Pat
 def test_the_example_notices_changes_and_is_short(tmp_path: Path) -> None:
     path = ROOT / "examples" / "novelty_detection.py"
     assert len(path.read_text(encoding="utf-8").splitlines()) < 120
-    command = [sys.executable, str(path), "--estimator", "a-dlista", "--reference", "560", "--streams", "1"]
+    command = [sys.executable, str(path), "--estimator", "atom-lmmse", "--reference", "560", "--streams", "1"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [*command, "--output", str(tmp_path)], cwd=ROOT, env=environment, capture_output=True, text=True, check=False,

@@ -10,12 +10,12 @@ from typer.testing import CliRunner
 from chanest.cli import app
 
 
-def test_track_prints_frames_with_and_without_memory(tmp_path: Path) -> None:
+def test_track_prints_snapshots_with_and_without_memory(tmp_path: Path) -> None:
     arguments = [
         "track",
         "mobile_64x4",
         "-e",
-        "a-dlista+",
+        "gated-lmmse",
         "--trained-on",
         "cdl_c_upa64x4",
         "--snr",
@@ -25,17 +25,18 @@ def test_track_prints_frames_with_and_without_memory(tmp_path: Path) -> None:
     ]
     done = CliRunner().invoke(app, [*arguments, "-o", str(tmp_path)], catch_exceptions=False)
     assert done.exit_code == 0
-    assert "a-dlista+, tracked" in done.stdout
+    assert "gated-lmmse, tracked" in done.stdout
     assert "genie (b): angles known" in done.stdout
     written = sorted(path.name for path in tmp_path.iterdir())
-    assert written == ["nmse_by_frame.png", "report.html", "table.md", "tracking.json"]
+    stored = ["rows.csv", "rows.jsonl", "study.json", "table.md"]
+    assert written == [".lock", "nmse_by_snapshot.png", "report.html", *stored, "weights"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["mobile_64x4", "-e", "lmmse", "--trained-on", "cdl_c_upa64x4"], "lmmse has no family of covariances"),
-        (["mobile_64x4"], "a-dlista+ has no weights for mobile_64x4"),
+        (["mobile_64x4"], "gated-lmmse has no weights for mobile_64x4"),
         (["cdl_c_upa64x4"], "cdl_c_upa64x4 has no tracks"),
         (["mobile_64x4", "--tracks", "0"], "tracks must be"),
         (["mobile_64x4", "--memory", "2", "--trained-on", "cdl_c_upa64x4"], "memory must lie between 0 and 1"),

@@ -17,7 +17,7 @@ from chanest.weights import SHIPPED, calibration_file, find_calibration, find_we
 from vlista_core.metrics import coverage
 
 NAME = "cdl_c_upa64x4"
-CHANNELS = {"vlista": 64, "lmmse": 64, "a-dlista+": 64, "gmm": 16}
+CHANNELS = {"vlista": 64, "lmmse": 64, "gated-lmmse": 64, "gmm": 16}
 
 
 @functools.cache
@@ -50,4 +50,4 @@ def test_shipped_calibrations_belong_to_the_shipped_weights(name: str) -> None:
     assert found is not None
     assert found.provenance["split"] == "validation"
     assert found.provenance["channel_hash"] == _problem().scenario.channel_hash()
-    assert found.uses_raw == (name in ("lmmse", "gmm", "a-dlista+"))
+    assert found.uses_raw == (name in ("lmmse", "gmm", "gated-lmmse"))

@@ -7,15 +7,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from chanest.estimators.linear import LS
 from torch import Tensor
 
 import chanest
 from chanest.channels.sionna_backend import global_state_kept
-from chanest.link import LinkPlan, LinkResults
+from chanest.estimators.ls import LS
+from chanest.frontend import BeamformingMap
+from chanest.link import LinkSetup
 from chanest.link.blocks import Blocks, Link
 from chanest.link.receivers import over_grid, receiver, usable
 from chanest.sionna import EstimatorBlock, training_grid
+from chanest.studies import STUDIES
+from chanest.studies.block_errors import BlockErrors
+from chanest.studies.link import LinkStudy
+from vlista_core.study import read_study
 
 with global_state_kept():
     from sionna.phy.channel import ApplyOFDMChannel
@@ -25,7 +30,7 @@ with global_state_kept():
     from sionna.phy.ofdm import LMMSEEqualizer, LSChannelEstimator, ResourceGrid, ResourceGridMapper
 
 STREAMS, ANTENNAS, BATCH = 4, 4, 24
-TINY = "[bs]\nrows = 4\ncolumns = 2\nyaw_spread = 60.0\n[ue]\nrows = 2\ncolumns = 1\n[frontend]\nframes = 6\n"
+TINY = "[bs]\nrows = 4\ncolumns = 2\nyaw_spread = 60.0\n[ue]\nrows = 2\ncolumns = 1\n[frontend]\npilots = 6\n"
 
 
 def _random(generator: torch.Generator, *shape: int) -> Tensor:
@@ -103,8 +108,8 @@ def test_a_sparse_estimator_drops_in_and_knows_how_far_off_it_is(tmp_path: Path)
 
 
 def _link(scenario: str, blocks: int, snr_db: float, **settings: float) -> tuple[Link, list[Blocks], Blocks]:
-    small = {"data_symbols": 8, "subcarriers": 4, **settings}
-    link = Link(LinkPlan(chanest.load_scenario(scenario), ("ls",), snr_db=(snr_db,), **small))  # type: ignore[arg-type]
+    small = {"scenario": chanest.load_scenario(scenario), "data_symbols": 8, "subcarriers": 4, **settings}
+    link = Link(LinkSetup.model_validate(small))
     validation = [link.draw(64, seed=1, split="validation", start=0, snr_db=snr_db)]
     return link, validation, link.draw(blocks, seed=1, split="test", start=0, snr_db=snr_db)
 
@@ -123,10 +128,11 @@ def test_the_grid_receives_training_through_its_beams_and_data_through_the_last_
     batch = blocks.training
     torch.testing.assert_close(batch.y, batch.phi.apply(batch.signal))
     with global_state_kept():
-        symbols = Mapper("qam", 4)(LDPC5GEncoder(link.plan.information_bits, link.plan.coded_bits, 4)(blocks.bits))
+        symbols = Mapper("qam", 4)(LDPC5GEncoder(link.setup.information_bits, link.setup.coded_bits, 4)(blocks.bits))
     sent = symbols.reshape(6, 2, 8, 4)
-    h, beams = batch.matrices()[:, 0], batch.phi.transmit[:, :, -2:]  # type: ignore[attr-defined]
-    combiner = batch.phi.weights[:, -1]  # type: ignore[attr-defined]
+    assert isinstance(batch.phi, BeamformingMap)
+    assert batch.phi.weights is not None
+    h, beams, combiner = batch.matrices()[:, 0], batch.phi.transmit[:, :, -2:], batch.phi.weights[:, -1]
     identity = torch.eye(4, dtype=h.dtype).expand(6, 4, 4)
     torch.testing.assert_close(combiner.mH @ combiner, identity, rtol=1e-4, atol=1e-4)
     data = torch.einsum("bcs,bstf->bctf", combiner.mH @ h @ beams, sent)
@@ -136,10 +142,10 @@ def test_the_grid_receives_training_through_its_beams_and_data_through_the_last_
 def test_a_better_estimate_loses_fewer_blocks_and_perfect_knowledge_fewest() -> None:
     link, validation, blocks = _link("cdl_c_upa64x4", 96, 8.0, streams=1)
     lost = {}
-    for name in ("ls", "a-dlista+", "perfect"):
+    for name in ("ls", "gated-lmmse", "perfect"):
         decided = link.decode(blocks, *receiver(name, link, validation)[0](blocks))
         lost[name] = int((decided != blocks.bits).any(1).sum())
-    assert lost["perfect"] < lost["a-dlista+"] < lost["ls"]
+    assert lost["perfect"] < lost["gated-lmmse"] < lost["ls"]
 
 
 def test_telling_the_equaliser_of_errors_saves_blocks() -> None:
@@ -195,14 +201,14 @@ def test_what_does_not_fit_the_grid_is_one_sentence(grid: ResourceGrid) -> None:
         crowded.pilot_pattern.pilots = torch.ones(1, 2, 4, dtype=torch.complex64)
     with pytest.raises(ValueError, match="pilots must be orthogonal"):
         EstimatorBlock(crowded, LS(8))
-    with pytest.raises(ValueError, match="must be a training_grid of 4 frames"):
-        EstimatorBlock(grid, LS(16), frames=4)
-    with pytest.raises(ValueError, match="room for 9 training frames"):
-        EstimatorBlock(grid, LS(16), frames=9)
+    with pytest.raises(ValueError, match="must be a training_grid of 4 pilots"):
+        EstimatorBlock(grid, LS(16), pilots=4)
+    with pytest.raises(ValueError, match="room for 9 pilots"):
+        EstimatorBlock(grid, LS(16), pilots=9)
 
 
 def test_beams_and_estimators_of_other_arrays_are_one_sentence() -> None:
-    block = EstimatorBlock(training_grid(6, 2, 4, 3), LS(8 * 4), frames=6)
+    block = EstimatorBlock(training_grid(6, 2, 4, 3), LS(8 * 4), pilots=6)
     y, no = torch.zeros(2, 1, 4, 10, 3, dtype=torch.complex64), torch.tensor(0.1)
     beams = _random(torch.Generator().manual_seed(1), 2, 16, 6)
     with pytest.raises(
@@ -217,16 +223,18 @@ def test_beams_and_estimators_of_other_arrays_are_one_sentence() -> None:
         block(y, no, beams, 2 * torch.eye(4, dtype=beams.dtype).expand(2, 6, 4, 4))
     with pytest.raises(ValueError, match="knows no variance of its errors"):
         block(y, no, beams[:, :8])
-    zero, told = EstimatorBlock(training_grid(6, 2, 4, 3), LS(8 * 4), frames=6, err_var=0.25)(y, no, beams[:, :8])
+    zero, told = EstimatorBlock(training_grid(6, 2, 4, 3), LS(8 * 4), pilots=6, err_var=0.25)(y, no, beams[:, :8])
     assert zero.shape == told.shape == (2, 1, 4, 1, 2, 10, 3)
     assert bool((told == 0.25).all())
 
 
 def test_the_recorded_run_shows_what_the_note_says() -> None:
-    results = LinkResults.read(Path(__file__).parents[2] / "docs" / "results" / "link")
-    assert results.plan.blocks >= 1000
-    needed = {name: results.needed_snr(name) for name in results.plan.receivers}
-    best, least, genie = needed["a-dlista+"], needed["ls"], needed["genie-angles"]
+    read = read_study(Path(__file__).parents[2] / "docs" / "results" / "link", STUDIES)
+    assert isinstance(read.study, LinkStudy)
+    assert read.study.blocks >= 1000
+    errors = BlockErrors(read.study, read.frame)
+    needed = {name: errors.needed_snr(name, "estimated") for name in read.study.receivers}
+    best, least, genie = needed["gated-lmmse"], needed["ls"], needed["genie-angles"]
     assert best is not None
     assert least is not None
     assert genie is not None
@@ -234,6 +242,5 @@ def test_the_recorded_run_shows_what_the_note_says() -> None:
     assert needed["omp"] is None or best < needed["omp"] - 1
     assert best < genie + 1
     assert least == pytest.approx(needed["sionna-ls"], abs=0.1)
-    for name in set(results.plan.receivers) - {"perfect"}:
-        told, blind = (sum(row.bler for row in results.curve(name, mode)) for mode in ("estimated", "zero"))
-        assert told < blind, name
+    for name in set(read.study.receivers) - {"perfect"}:
+        assert sum(errors.curve(name, "estimated", "bler")) < sum(errors.curve(name, "zero", "bler")), name

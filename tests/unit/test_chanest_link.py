@@ -1,4 +1,4 @@
-"""The plan of a link, its rates and their intervals, and runs that go on where they stopped."""
+"""The study of a link: its blocks, rates and their intervals, and runs that go on where they stopped."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 import chanest
-from chanest.link import LinkPlan, LinkResults, LinkRow, run_link, usable_receivers
-from chanest.link.plan import ErrVar
-from chanest.link.report import headline, tables
-from chanest.link.results import crossing, rates, wilson
 from chanest.scenario import Scenario
+from chanest.studies import STUDIES
+from chanest.studies.block_errors import BlockErrors, crossing
+from chanest.studies.link import LinkStudy, rates, usable_receivers
+from vlista_core.study import Provenance, Record, Result, Row, frame, read_study, run_study
+from vlista_core.study.intervals import wilson
 
-TINY = "[bs]\nrows = 4\ncolumns = 2\nyaw_spread = 60.0\n[ue]\nrows = 2\ncolumns = 1\n[frontend]\nframes = 6\n"
+TINY = "[bs]\nrows = 4\ncolumns = 2\nyaw_spread = 60.0\n[ue]\nrows = 2\ncolumns = 1\n[frontend]\npilots = 6\n"
 
 
 @pytest.fixture
@@ -24,16 +25,16 @@ def tiny(tmp_path: Path) -> Scenario:
     return chanest.load_scenario(str(tmp_path / "tiny.toml"))
 
 
-def _plan(scenario: Scenario, *receivers: str, **settings: object) -> LinkPlan:
+def _study(scenario: Scenario, *receivers: str, **settings: object) -> LinkStudy:
     small = {"snr_db": (0.0, 10.0), "blocks": 12, "validation": 8, "data_symbols": 6, "subcarriers": 4, **settings}
-    return LinkPlan(scenario, receivers, **small)  # type: ignore[arg-type]
+    return LinkStudy.model_validate({"scenario": scenario, "receivers": receivers, **small})
 
 
 def test_a_block_counts_its_training() -> None:
-    plan = LinkPlan(chanest.load_scenario("cdl_c_upa64x4"), ("ls",))
-    assert (plan.coded_bits, plan.information_bits, plan.resource_elements) == (384, 192, 96)
-    assert plan.peak_efficiency == 2.0
-    assert LinkPlan.from_json(plan.to_json()) == plan
+    study = LinkStudy(scenario=chanest.load_scenario("cdl_c_upa64x4"), receivers=("ls",))
+    assert (study.coded_bits, study.information_bits, study.resource_elements) == (384, 192, 96)
+    assert study.peak_efficiency == 2.0
+    assert LinkStudy.model_validate_json(study.model_dump_json()) == study
 
 
 @pytest.mark.parametrize(
@@ -51,24 +52,28 @@ def test_a_block_counts_its_training() -> None:
         ("cdl_c_upa64x4", {"err_var": ()}, "err_var must name at least one"),
     ],
 )
-def test_a_plan_that_cannot_be_run_is_one_sentence(scenario: str, settings: dict[str, object], message: str) -> None:
+def test_a_study_that_cannot_be_run_is_one_sentence(scenario: str, settings: dict[str, object], message: str) -> None:
+    made = {"scenario": chanest.load_scenario(scenario), "receivers": ("ls",), **settings}
     with pytest.raises(ValueError, match=message):
-        LinkPlan(chanest.load_scenario(scenario), ("ls",), **settings)  # type: ignore[arg-type]
+        LinkStudy.model_validate(made).cells()
 
 
-def test_receivers_without_weights_or_of_no_known_name_are_refused_before_anything_runs(tiny: Scenario) -> None:
-    with pytest.raises(ValueError, match="a-dlista\\+ has no weights for tiny; train them with"):
-        run_link(_plan(tiny, "a-dlista+"), "never")
+def test_receivers_without_weights_or_of_no_known_name_are_refused_before_anything_runs(
+    tiny: Scenario, tmp_path: Path
+) -> None:
+    never = tmp_path / "never"
+    with pytest.raises(ValueError, match="gated-lmmse has no weights for tiny; train them with"):
+        run_study(_study(tiny, "gated-lmmse"), never)
     with pytest.raises(ValueError, match="unknown receiver 'mmse'; known are ls, lmmse"):
-        run_link(_plan(tiny, "mmse"), "never")
-    assert not Path("never").exists()
-    usable, notes = usable_receivers(tiny)
+        run_study(_study(tiny, "mmse"), never)
+    assert not never.exists()
+    usable, refused = usable_receivers(tiny)
     assert {"ls", "omp", "sionna-ls", "sionna-lmmse", "perfect", "genie-angles"} <= set(usable)
-    assert any(note.startswith("lmmse is left out") for note in notes)
+    assert refused["lmmse"].startswith("lmmse has no weights for tiny")
 
 
 def test_rates_count_blocks_and_bits() -> None:
-    found = rates([0, 0, 5, 15], 100, 2.0)
+    found = {key: float(str(value)) for key, value in rates([0, 0, 5, 15], 100, 2.0).items()}
     assert found["bler"] == 0.5
     assert found["ber"] == pytest.approx(0.05)
     assert found["efficiency"] == 1.0
@@ -78,8 +83,8 @@ def test_rates_count_blocks_and_bits() -> None:
 
 
 def test_wilsons_interval_is_the_textbooks_one() -> None:
-    assert wilson(0.1, 1000) == pytest.approx((0.0829, 0.1201), abs=1e-4)
-    low, high = wilson(0.0, 100)
+    assert wilson(100, 1000) == pytest.approx((0.0829, 0.1201), abs=1e-4)
+    low, high = wilson(0, 100)
     assert low == pytest.approx(0.0, abs=1e-12)
     assert high == pytest.approx(0.037, abs=1e-3)
 
@@ -93,52 +98,59 @@ def test_the_needed_snr_is_where_the_logarithm_falls_through_the_target() -> Non
     assert crossing([0, 2], [1.0, 0.0]) == pytest.approx(2 / 3)
 
 
-def _row(name: str, snr: float, bler: float, err_var: ErrVar = "estimated") -> LinkRow:
-    low, high = wilson(bler, 1000)
-    return LinkRow(name, err_var, snr, 1000, bler, low, high, bler / 4, 0.0, 1.0, 1 - bler, 1 - high, 1 - low, -10.0)
+def _record(name: str, snr: float, bler: float, blind: float) -> Record:
+    def figures(rate: float) -> Row:
+        low, high = wilson(round(1000 * rate), 1000)
+        shares: Row = {"bler": rate, "bler_low": low, "bler_high": high, "ber": rate / 4, "efficiency": 1 - rate}
+        return shares
+
+    row = {"channel_nmse_db": -10.0, "estimated": figures(bler), "zero": figures(blind)}
+    cell = {"name": name, "snr_db": snr}
+    return Record.model_validate({"cell": cell, "row": row, "provenance": Provenance()})
 
 
 def test_the_table_ranks_by_needed_snr_and_keeps_bounds_apart() -> None:
-    names = ("ls", "a-dlista+", "perfect", "genie-angles")
-    plan = LinkPlan(chanest.load_scenario("cdl_c_upa64x4"), names, snr_db=(10.0, 0.0), err_var=("estimated", "zero"))
-    rates_at_10 = {"ls": 0.05, "a-dlista+": 0.02, "perfect": 0.01, "genie-angles": 0.018}
-    rows = [_row(name, snr, 1.0 if snr == 0 else rates_at_10[name]) for snr in (10.0, 0.0) for name in names]
-    rows += [_row(name, snr, 1.0 if snr == 0 else 0.06, "zero") for snr in (10.0, 0.0) for name in names]
-    results = LinkResults(plan, tuple(rows), {})
-    needed = tables(results)[0]
-    assert [line[0] for line in needed.lines[:2]] == ["a-dlista+", "ls"]
+    names = ("ls", "gated-lmmse", "perfect", "genie-angles")
+    study = LinkStudy(
+        scenario=chanest.load_scenario("cdl_c_upa64x4"), receivers=names, snr_db=(10.0, 0.0),
+        err_var=("estimated", "zero"),
+    )  # fmt: skip
+    at_10 = {"ls": 0.05, "gated-lmmse": 0.02, "perfect": 0.01, "genie-angles": 0.018}
+    rows = [_record(name, 10.0, at_10[name], 0.06) for name in names] + [_record(name, 0.0, 1.0, 1.0) for name in names]
+    needed, *_, worth = study.tables(frame(rows))
+    assert [line[0] for line in needed.lines[:2]] == ["gated-lmmse", "ls"]
     assert needed.bounds == 2
     assert [line[0] for line in needed.lines[2:]] == ["perfect CSI (bound)", "genie (b): angles known (bound)"]
     assert needed.lines[0][3] == "+0.15"
     assert needed.heading[-2:] == ("0", "10")
-    assert headline(results).startswith("a-dlista+ needs the least SNR for 10% block errors")
-    worth = {line[0]: line[1:] for line in tables(results)[-1].lines}
-    assert worth["ls"][:2] == ("1050", "1060")
-    assert "perfect CSI" not in worth
+    assert study.headline(frame(rows)).startswith("gated-lmmse needs the least SNR for 10% block errors")
+    lost = {line[0]: line[1:] for line in worth.lines}
+    assert lost["ls"][:2] == ("1050", "1060")
+    assert "perfect CSI" not in lost
+
+
+def _curve(result: Result, name: str, column: str) -> list[float]:
+    assert isinstance(result.study, LinkStudy)
+    return BlockErrors(result.study, result.frame).curve(name, "estimated", column)
 
 
 def test_a_run_is_stored_continued_and_grows(tiny: Scenario, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    first = run_link(_plan(tiny, "ls", err_var=("estimated", "zero")), folder)
-    assert [(row.snr_db, row.err_var) for row in first.rows] == [
-        (0.0, "estimated"), (0.0, "zero"), (10.0, "estimated"), (10.0, "zero"),
-    ]  # fmt: skip
-    assert LinkResults.read(folder) == first
+    first = run_study(_study(tiny, "ls", err_var=("estimated", "zero")), folder)
+    assert [(record.cell["snr_db"], "zero" in record.row) for record in first.records] == [(0.0, True), (10.0, True)]
+    assert tuple(read_study(folder, STUDIES).records) == first.records
     done: list[str] = []
-    more = _plan(tiny, "ls", "sionna-ls", "perfect", err_var=("estimated", "zero"))
-    second = run_link(more, folder, progress=lambda _, __, words: done.append(words))
-    assert done == ["", "sionna-ls.snr_0", "perfect.snr_0", "sionna-ls.snr_10", "perfect.snr_10"]
-    assert second.curve("ls") == first.curve("ls")
-    for ours, theirs in zip(second.curve("ls"), second.curve("sionna-ls"), strict=True):
-        assert ours.channel_nmse_db == pytest.approx(theirs.channel_nmse_db, abs=1e-3)
-    assert sum(row.bler for row in second.curve("perfect")) <= sum(row.bler for row in second.curve("ls"))
-    with pytest.raises(ValueError, match="holds a run of other blocks"):
-        run_link(_plan(tiny, "ls", blocks=13), folder)
-    (folder / "results.json").unlink()
-    with pytest.raises(ValueError, match="holds no finished run of a link"):
-        LinkResults.read(folder)
+    more = _study(tiny, "ls", "sionna-ls", "perfect", err_var=("estimated", "zero"))
+    second = run_study(more, folder, ended=lambda each: done.append(each.name))
+    assert done == ["sionna-ls.snr_0", "perfect.snr_0", "sionna-ls.snr_10", "perfect.snr_10"]
+    assert _curve(second, "ls", "ber") == _curve(first, "ls", "ber")
+    theirs = _curve(second, "sionna-ls", "channel_nmse_db")
+    assert _curve(second, "ls", "channel_nmse_db") == pytest.approx(theirs, abs=1e-3)
+    assert sum(_curve(second, "perfect", "bler")) <= sum(_curve(second, "ls", "bler"))
+    with pytest.raises(ValueError, match="holds another link study, with other blocks"):
+        run_study(_study(tiny, "ls", blocks=13, err_var=("estimated", "zero")), folder)
 
 
 def test_sionna_is_imported_only_when_blocks_are_sent() -> None:
-    code = "import sys, chanest, chanest.link, chanest.cli; sys.exit('sionna' in sys.modules)"
+    code = "import sys, chanest.link, chanest.cli, chanest.studies.link; sys.exit('sionna' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=120).returncode == 0

@@ -7,30 +7,31 @@ from pathlib import Path
 
 import pytest
 import torch
-from chanest.estimators.linear import LS
 from torch import Tensor
 
 import chanest
 from chanest.arrays import upa
 from chanest.bases.estimator import ChannelEstimator
 from chanest.estimators.gmm import GMM
+from chanest.estimators.ls import LS
 from chanest.novelty import CHANGES, NoveltyDetector, Score, change_names, changed_frames
 from chanest.novelty.detector import Reference
-from chanest.novelty.experiment import HOME, Experiment, run_experiment
 from chanest.novelty.scores import Shape, antennas, likelihood, residual
-from chanest.novelty.tables import headline, tables
 from chanest.problem import ChannelProblem
 from chanest.scenario import Scenario
+from chanest.studies import STUDIES
+from chanest.studies.novelty import HOME, NoveltyStudy
 from vlista_core.estimate import Estimate, Measurement
 from vlista_core.linalg import solve_hermitian
 from vlista_core.linops import as_map
+from vlista_core.study import read_study, run_study
 
 TINY = Scenario.model_validate(
     {
         "name": "tiny",
         "bs": {"rows": 2, "columns": 2, "yaw_spread": 60.0},
         "ue": {"rows": 1, "columns": 2},
-        "frontend": {"frames": 3},
+        "frontend": {"pilots": 3},
     }
 )
 SILENT = torch.zeros(4, 8, dtype=torch.complex64)
@@ -126,7 +127,7 @@ def test_the_score_of_an_antenna_is_the_gradient_by_its_gain() -> None:
     for antenna, own in entries.items():
         for direction, expected in ((1.0, 2 * score[:, antenna].real), (1j, 2 * score[:, antenna].imag)):
             step = torch.zeros(6, dtype=torch.complex128)
-            step[own] = 1e-5 * direction
+            step[own] = torch.tensor(1e-5 * direction, dtype=torch.complex128)
             change = (fit(1 + step) - fit(1 - step)) / 2e-5
             torch.testing.assert_close(change.abs(), expected.abs(), rtol=1e-6, atol=1e-6)
 
@@ -180,7 +181,7 @@ def test_other_surroundings_have_the_arrays_sizes_and_other_channels() -> None:
 
 @pytest.mark.parametrize("name", ["spacing", "blocked-bs", "phase-bs"])
 def test_the_hard_changes_are_noticed_from_twenty_frames(name: str) -> None:
-    detector = _detector("a-dlista+", 600)
+    detector = _detector("gated-lmmse", 600)
     batch = changed_frames(_home(), name, 20, seed=9, snr_db=10.0)
     verdict = detector.test(batch.y, batch.phi, batch.noise_var)
     assert verdict.novel
@@ -189,7 +190,7 @@ def test_the_hard_changes_are_noticed_from_twenty_frames(name: str) -> None:
 
 
 def test_a_cheaper_estimator_notices_most_changes_and_leaves_home_alone() -> None:
-    detector = _detector("a-dlista", 1000)
+    detector = _detector("atom-lmmse", 1000)
     home = _home().sample(200, seed=9, snr_db=10.0)
     white = detector.whiten(home.y, home.phi, home.noise_var)
     torch.testing.assert_close(detector.scores(home.y, home.phi, home.noise_var), white.square().mean(1))
@@ -210,25 +211,49 @@ def test_the_papers_t_test_is_of_one_feature() -> None:
         _detector_of_powers(10.0).t_test(*_frames(5, 10.0, 1))
 
 
-def test_an_experiment_is_written_read_and_told() -> None:
-    estimator = "ls"
-    problem = ChannelProblem(TINY)
-    options = {"estimator": estimator, "changes": ["tilt"], "snr_db": (5.0, 10.0), "lengths": (1, 10), "frames": 40}
-    found = run_experiment(problem, ["antennas"], home_frames=60, reference_frames=100, **options)  # type: ignore[arg-type]
-    assert [row.streams for row in found.rows if row.change == HOME] == [60, 6, 60, 6]
-    assert [row.streams for row in found.rows if row.change == "tilt"] == [40, 4, 40, 4]
-    assert all((row.auroc is None) == (row.change == HOME) for row in found.rows)
-    assert "5.0% asked for" in headline(found)
-    assert len(tables(found)) == 5
+def test_a_study_is_stored_read_and_told(tmp_path: Path) -> None:
+    study = NoveltyStudy(
+        scenario=TINY, estimator="ls", changes=("tilt",), snr_db=(5.0, 10.0), lengths=(1, 10), frames=40,
+        home_frames=60, reference_frames=100,
+    )  # fmt: skip
+    found = run_study(study, tmp_path)
+    assert not found.faults
+    rows = study.streams(found.frame)
+    counts = rows.groupby("change", sort=False)["streams"].apply(list).to_dict()
+    assert counts == {HOME: [60, 6, 60, 6], "tilt": [40, 4, 40, 4]}
+    assert (rows["auroc"].isna() == (rows["change"] == HOME)).all()
+    assert "5.0% asked for" in study.headline(found.frame)
+    assert len(study.tables(found.frame)) == 5
+    assert tuple(read_study(tmp_path, STUDIES).records) == found.records
 
 
-def test_an_experiment_survives_its_file(tmp_path: Path) -> None:
-    found = Experiment({"level": 0.05, "scenario": "tiny"}, ())
-    found.write(tmp_path / "results.json")
-    assert Experiment.read(tmp_path / "results.json") == found
-    (tmp_path / "other.json").write_text('{"rows": 3}')
-    with pytest.raises(ValueError, match="holds no rows of a novelty experiment"):
-        Experiment.read(tmp_path / "other.json")
+def test_a_change_added_later_is_judged_by_the_same_home_frames(tmp_path: Path) -> None:
+    few = {
+        "scenario": TINY,
+        "estimator": "ls",
+        "lengths": (5,),
+        "frames": 20,
+        "home_frames": 40,
+        "reference_frames": 100,
+    }
+    whole = run_study(NoveltyStudy.model_validate({**few, "changes": ("tilt", "spacing")}), tmp_path / "whole")
+    run_study(NoveltyStudy.model_validate({**few, "changes": ("tilt",)}), tmp_path / "grown")
+    grown = run_study(NoveltyStudy.model_validate({**few, "changes": ("spacing",)}), tmp_path / "grown")
+    assert [record.row for record in grown.records] == [record.row for record in whole.records]
+
+
+def test_a_study_that_cannot_be_run_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    for changes, message in (
+        ({"scores": ("likelihood",), "estimator": "ls"}, "needs a gmm"),
+        ({"estimator": "ls", "reference_frames": 40}, "frames must be at least 48"),
+        ({"estimator": "ls", "level": 1.0}, "level must be at least"),
+        ({"estimator": "ls", "lengths": (0,)}, "lengths must be"),
+        ({"estimator": "ls", "frames": 10}, "frames must be"),
+        ({"estimator": "ls", "changes": ("cdl-c",)}, "no change 'cdl-c' of tiny"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            run_study(NoveltyStudy.model_validate({"scenario": TINY, **changes}), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_mistakes_are_told_in_a_sentence() -> None:
@@ -247,7 +272,7 @@ def test_mistakes_are_told_in_a_sentence() -> None:
         NoveltyDetector.fit(problem, estimator=ls, snr_db=())
     with pytest.raises(ValueError, match="channels of 6 entries; tiny has 8"):
         NoveltyDetector.fit(problem, estimator=LS(6))
-    with pytest.raises(ValueError, match=r"a-dlista\+ has no weights for tiny"):
+    with pytest.raises(ValueError, match=r"gated-lmmse has no weights for tiny"):
         NoveltyDetector.fit(problem)
     for score, wanted in (("likelihood", "needs a gmm"), ("dictionary", "needs a vlista")):
         with pytest.raises(ValueError, match=wanted):

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -15,15 +13,22 @@ from vlista_core.study.page import write_page
 from vlista_core.study.run import Ended, Options, Result, run_studies
 from vlista_core.study.store import Registry, read_study
 from vlista_core.study.tables import print_table
-from vlista_core.terminal import out, say, step_bar, tell
+from vlista_core.terminal import (
+    FOREVER,
+    Hours,
+    Output,
+    Restart,
+    Scheduler,
+    Workers,
+    out,
+    say,
+    step_bar,
+    tell,
+)  # fmt: skip
 
-Workers = Annotated[int, typer.Option("--workers", help="Processes of this machine.")]
-Scheduler = Annotated[str | None, typer.Option("--scheduler", help="Address of a dask scheduler, in place of workers.")]
-Restart = Annotated[bool, typer.Option("--restart", help="Forget what the folder holds, and run it again.")]
-Hours = Annotated[float, typer.Option("--hours", help="Start no cell once these have passed.", show_default=False)]
-Output = Annotated[Path | None, typer.Option("--output", "-o", help="Folder of the run.")]
-FOREVER = math.inf
-"""The default of `Hours`."""
+__all__ = [
+    "FOREVER", "Hours", "Output", "Restart", "Scheduler", "Workers", "finish", "run_command", "run_with_bar", "show",
+]  # fmt: skip
 
 
 def run_command(study: Study, folder: Path, registry: Registry, options: Options) -> None:

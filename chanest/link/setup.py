@@ -1,0 +1,93 @@
+"""What a block is: training, data, modulation and code. No Sionna here."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from chanest.bounds.genie import GenieAngles
+from chanest.problem import ChannelProblem
+from chanest.scenario import Scenario
+from vlista_core.problems import check_count
+
+ErrVar = Literal["estimated", "zero"]
+"""What the equaliser is told of the estimate's errors: their variance, or that there are none."""
+MODULATIONS = {"qpsk": 2, "16qam": 4, "64qam": 6, "256qam": 8}
+"""Name -> bits per symbol."""
+REFERENCES = {
+    "sionna-ls": "Sionna LS",
+    "sionna-lmmse": "Sionna LMMSE",
+    "perfect": "perfect CSI",
+    GenieAngles.name: GenieAngles.label,
+}
+"""Receivers that are not of our registry -> how tables call them. The last two know what no receiver can."""
+BOUNDS = ("perfect", GenieAngles.name)
+_CODE_BITS = (12, 8448)
+_CODE_RATES = (0.2, 0.9)
+
+
+class LinkSetup(BaseModel):
+    """A block is one channel, flat and constant: the scenario's T training symbols, one beam each, then `data_symbols`
+    symbols through the last `streams` beams, `subcarriers` wide, with one codeword of the 5G LDPC code over all of it.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    scenario: Scenario
+    modulation: str = "16qam"
+    rate: float = 0.5
+    streams: int = 2
+    data_symbols: int = 24
+    subcarriers: int = 2
+
+    def check_blocks(self) -> None:
+        """ValueError where there can be no such blocks."""
+        for name in ("streams", "data_symbols", "subcarriers"):
+            check_count(name, getattr(self, name))
+        if self.modulation not in MODULATIONS:
+            raise ValueError(f"modulation must be one of {', '.join(MODULATIONS)}, got {self.modulation!r}")
+        if not _CODE_RATES[0] <= self.rate <= _CODE_RATES[1]:
+            raise ValueError(f"rate must be a code rate from {_CODE_RATES[0]} to {_CODE_RATES[1]}, got {self.rate}")
+        if not _CODE_BITS[0] <= self.information_bits <= _CODE_BITS[1]:
+            raise ValueError(
+                f"a codeword must hold {_CODE_BITS[0]} to {_CODE_BITS[1]} information bits, these blocks make it "
+                f"{self.information_bits}: change data_symbols or subcarriers"
+            )
+        problem, frontend, name = ChannelProblem(self.scenario), self.scenario.frontend, self.scenario.name
+        if problem.subcarriers > 1:
+            own = f"{name} has {problem.subcarriers} subcarriers of its own"
+            raise ValueError(f"the link is for narrowband scenarios, whose channel is flat over a block; {own}")
+        most = min(frontend.chains or problem.arrays[0].ports, frontend.pilots)
+        if self.streams > most:
+            why = f"what the receiver's chains and the {frontend.pilots} training beams of {name} allow"
+            raise ValueError(f"streams must be at most {most}, {why}, got {self.streams}")
+
+    @property
+    def bits_per_symbol(self) -> int:
+        return MODULATIONS[self.modulation]
+
+    @property
+    def coded_bits(self) -> int:
+        """n, of a block."""
+        return self.streams * self.data_symbols * self.subcarriers * self.bits_per_symbol
+
+    @property
+    def information_bits(self) -> int:
+        """k, of a block."""
+        return round(self.coded_bits * self.rate)
+
+    @property
+    def resource_elements(self) -> int:
+        """Of a block, training included."""
+        return (self.scenario.frontend.pilots + self.data_symbols) * self.subcarriers
+
+    @property
+    def peak_efficiency(self) -> float:
+        """Information bits per resource element where no block is lost."""
+        return self.information_bits / self.resource_elements
+
+    @property
+    def code(self) -> str:
+        """Modulation, rate and streams for people."""
+        return f"{self.modulation}, code rate {self.rate:g}, {self.streams} stream{'s' if self.streams > 1 else ''}"

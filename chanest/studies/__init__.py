@@ -1,0 +1,10 @@
+"""The studies of the command line, one file each. A new one is one file here and one line in `STUDIES`."""
+
+STUDIES = {
+    "accuracy": "chanest.studies.accuracy:AccuracyStudy",
+    "coverage": "chanest.studies.coverage:CoverageStudy",
+    "link": "chanest.studies.link:LinkStudy",
+    "novelty": "chanest.studies.novelty:NoveltyStudy",
+    "tracking": "chanest.studies.tracking:TrackingStudy",
+}
+"""Name -> "module:class", in the order of a page."""

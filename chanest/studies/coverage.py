@@ -1,0 +1,142 @@
+"""Whether variances can be trusted: coverage, calibration error, likelihood and sharpness on fresh test channels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from torch import Tensor
+
+from chanest.bases.estimator import ChannelEstimator
+from chanest.problem import ChannelBatch
+from chanest.studies.common import ChannelStudy, draws, level_of, load, nested, planned_files, values_of
+from chanest.uncertainty.calibrating import negative_log_likelihood
+from chanest.uncertainty.estimate import ChannelEstimate
+from chanest.weights import get_estimator
+from vlista_core.metrics import calibration_error, coverage, nmse_db
+from vlista_core.problems import check_count
+from vlista_core.study import Cell, Context, Figure, Row, Table
+from vlista_core.study.tables import decibels, number
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+LEVELS = tuple(round(0.05 * step, 2) for step in range(1, 20))
+KINDS = ("calibrated", "own")
+"""The variance that `estimate` gives, and the method's own before calibration."""
+_SHOWN = (0.5, 0.9, 0.95)
+_INTERVAL = 0.9
+
+
+class CoverageStudy(ChannelStudy):
+    """The estimators on the same test channels at each SNR: as `get_estimator` gives them, and uncalibrated."""
+
+    name: ClassVar[str] = "coverage"
+    summary: ClassVar[str] = (
+        "Coverage: share of the entries of h that lie in the Gaussian interval of that level, ĥ and its variance being given; "
+        "conformal: in the interval that needs no Gaussian errors. ECE: mean gap between coverage and level, 5 % to 95 %. "
+        "NLL: mean of −log CN(h; ĥ, v) in nats per entry, lower is better. Sharpness: mean variance in dB, to be compared "
+        "with the NMSE. “own”: the method's variance before calibration."
+    )
+    growing: ClassVar[frozenset[str]] = frozenset({"estimators", "snr_db"})
+
+    estimators: tuple[str, ...]
+    channels: int = 1000
+
+    def cells(self) -> list[Cell]:
+        self.check()
+        check_count("channels", self.channels)
+        common: Cell = {"scenario": self.scenario.name, "channels": self.channels, "seed": self.seed}
+        files: dict[str, Cell] = {}
+        for name in self.estimators:
+            files[name] = planned_files(name, self.problem)
+            if files[name]["calibration"] is None:
+                self._check_variance(name)
+        return [
+            {"name": name, "snr_db": snr, **common, **files[name]} for name in self.estimators for snr in self.snr_db
+        ]
+
+    def _check_variance(self, name: str) -> None:
+        """ValueError where an estimator without a calibration has no variance of its own."""
+        one = self.problem.sample(1, seed=self.seed, split="validation", snr_db=self.snr_db[0])
+        if get_estimator(name, self.problem).estimate(one.y, one.phi, one.noise_var).variance is None:
+            scenario = self.scenario.name
+            raise ValueError(f"{name} has no variance for {scenario}; fit one: chanest calibrate {scenario} -e {name}")
+
+    def run(self, cell: Cell, context: Context) -> Row:
+        """The calibrated variance and the method's own, of those that there are."""
+        estimator, facts = load(cell, self.problem)
+        signals, truths, inside = [], [], []
+        variances: dict[str, list[Tensor]] = {kind: [] for kind in KINDS}
+        for batch in draws(self.problem, self.channels, seed=self.seed, snr_db=level_of(cell)):
+            found = estimator.estimate(batch.y, batch.phi, batch.noise_var)
+            own = _own_variance(estimator, batch, found)
+            if own is not None:
+                variances["own"].append(own)
+            if estimator.calibration is not None and found.variance is not None:
+                variances["calibrated"].append(found.variance)
+                inside.append((found.signal - batch.signal).abs() <= found.interval(_INTERVAL))
+            signals.append(found.signal)
+            truths.append(batch.signal)
+        signal, truth = torch.cat(signals), torch.cat(truths)
+        row: Row = {"nmse_db": nmse_db(signal, truth), **facts}
+        for kind, parts in variances.items():
+            if parts:
+                covered = float(torch.cat(inside).double().mean()) if kind == "calibrated" else None
+                row[kind] = {**_figures(signal, torch.cat(parts), truth), "interval_90": covered}
+        return row
+
+    def variances(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """One line per estimator, SNR and kind of variance."""
+        return nested(frame, *KINDS) if len(frame) else frame
+
+    def tables(self, frame: pd.DataFrame) -> list[Table]:
+        """A table for each SNR, the likeliest variances first."""
+        found, tables = self.variances(frame), []
+        shown = tuple(f"{level:.0%}" for level in _SHOWN)
+        heading = ("estimator", "variance", *shown, "conformal 90%", "ECE", "NLL", "sharpness", "NMSE")
+        for snr in values_of(found, "snr_db"):
+            lines = []
+            for _, row in found[found["snr_db"] == snr].sort_values("nll", kind="stable").iterrows():
+                shares = [*(row["covered"][LEVELS.index(level)] for level in _SHOWN), row["interval_90"]]
+                error, nll = number(row["calibration_error"], ".3f"), decibels(row["nll"], 3)
+                levels = decibels(row["sharpness_db"]), decibels(row["nmse_db"])
+                lines.append((row["name"], row["kind"], *map(_percent, shares), error, nll, *levels))
+            title = f"Coverage of intervals at {snr:g} dB, {self.channels:,} test channels"
+            tables.append(Table.of(title, heading, lines))
+        return tables
+
+    def figures(self, frame: pd.DataFrame, folder: Path) -> list[Figure]:
+        from chanest.plotting.studies import draw_reliability
+
+        path = folder / "reliability.png"
+        draw_reliability(self, self.variances(frame), path)
+        return [Figure("Reliability", "", path)]
+
+    def title(self) -> str:
+        return f"{self.scenario.name}: what intervals cover"
+
+
+def _figures(signal: Tensor, variance: Tensor, truth: Tensor) -> Row:
+    """What one variance [channels, n] is worth; nats per entry, and E|h|² = 1 for the sharpness."""
+    errors = (signal - truth).abs().square()
+    return {
+        "covered": [coverage(signal, variance, truth, level) for level in LEVELS],
+        "calibration_error": calibration_error(signal, variance, truth),
+        "nll": negative_log_likelihood(errors, variance.clamp_min(torch.finfo(variance.dtype).tiny)),
+        "sharpness_db": 10 * float(variance.mean(dtype=torch.float64).log10()),
+    }
+
+
+def _own_variance(estimator: ChannelEstimator, batch: ChannelBatch, found: ChannelEstimate) -> Tensor | None:
+    """Before calibration: [batch, n]; not worked out a second time where calibration only scales it."""
+    calibration = estimator.calibration
+    if calibration is None or not calibration.uses_raw or found.variance is None:
+        return found.own_variance
+    measured = estimator.checked(batch.y, batch.phi, batch.noise_var)
+    return found.variance / calibration.scale(measured, found)[:, None]
+
+
+def _percent(share: float | None) -> str:
+    return number(None if share is None else 100 * share, ".1f")

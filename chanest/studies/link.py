@@ -1,0 +1,174 @@
+"""BER, BLER and spectral efficiency of coded blocks in Sionna with each estimator in the receiver."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from torch import Tensor
+
+from chanest.bounds.genie import GenieAngles
+from chanest.estimators import estimator_names
+from chanest.link import REFERENCES, ErrVar, LinkSetup
+from chanest.scenario import Scenario
+from chanest.studies.block_errors import BlockErrors
+from chanest.studies.common import ChannelStudy, level_of, load, planned_files, problem_of
+from chanest.weights import usable_estimators
+from vlista_core.draws import Split
+from vlista_core.problems import check_count
+from vlista_core.study import Cell, Context, Figure, Row, Table
+from vlista_core.study.intervals import wilson
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from chanest.link.blocks import Blocks, Link
+
+_DEVIATIONS = 1.96
+"""Of a 95 % interval of the BER."""
+_BATCH = 250
+"""Blocks that a receiver is given at once; nothing depends on it but time."""
+
+
+class LinkStudy(ChannelStudy, LinkSetup):
+    """Which receivers, at which SNRs; what a block is, is said in LinkSetup."""
+
+    name: ClassVar[str] = "link"
+    summary: ClassVar[str] = "Block errors of a coded link in Sionna with each estimator in the receiver."
+    growing: ClassVar[frozenset[str]] = frozenset({"receivers", "snr_db"})
+
+    receivers: tuple[str, ...]
+    snr_db: tuple[float, ...] = (9.0, 11.0, 13.0, 15.0, 17.0)
+    blocks: int = 1000
+    validation: int = 200
+    """Blocks of the validation split from which the size of an estimator's errors is learnt, at each SNR."""
+    err_var: tuple[ErrVar, ...] = ("estimated",)
+
+    def check(self) -> None:
+        super().check()
+        for name in ("blocks", "validation"):
+            check_count(name, getattr(self, name))
+        if not self.receivers or not self.err_var:
+            raise ValueError("receivers and err_var must name at least one each")
+        self.check_blocks()
+        for name in self.receivers:
+            if name not in (*estimator_names(), *REFERENCES):
+                known = ", ".join((*estimator_names(), *REFERENCES))
+                raise ValueError(f"unknown receiver {name!r}; known are {known}")
+            if name == GenieAngles.name and not GenieAngles.applies(self.problem):
+                raise ValueError(f"the bound {name} is not defined for {self.scenario.name}")
+
+    def cells(self) -> list[Cell]:
+        """SNR by SNR, so that all receivers share the blocks of one."""
+        self.check()
+        none: Cell = {"weights": None, "calibration": None}
+        files = {name: none if name in REFERENCES else planned_files(name, self.problem) for name in self.receivers}
+        common: Cell = {"scenario": self.scenario.name, "blocks": self.blocks, "seed": self.seed}
+        return [
+            {"name": name, "snr_db": snr, **common, **files[name]} for snr in self.snr_db for name in self.receivers
+        ]
+
+    def run(self, cell: Cell, context: Context) -> Row:
+        """The figures for each `err_var`, on the same blocks: {"channel_nmse_db": …, "estimated": {…}, "zero": {…}}."""
+        from chanest.link.receivers import over_grid, receiver, usable
+
+        name, snr = str(cell["name"]), level_of(cell)
+        made = None if name in REFERENCES else load(cell, self.problem)
+        setup = LinkSetup(**{field: getattr(self, field) for field in LinkSetup.model_fields})
+        with torch.no_grad():
+            link = _link(setup)
+            learn = _blocks(setup, self.seed, "validation", self.validation, snr)
+            told, facts = receiver(name, link, learn)
+            errors: dict[ErrVar, list[int]] = {mode: [] for mode in self.err_var}
+            off = power = 0.0
+            for blocks in _blocks(setup, self.seed, "test", self.blocks, snr):
+                h_hat, err_var = told(blocks)
+                h_hat, err_var = usable(h_hat), torch.nan_to_num(err_var, 1.0, 1.0)
+                for mode in self.err_var:
+                    decided = link.decode(blocks, h_hat, err_var if mode == "estimated" else torch.zeros(()))
+                    errors[mode] += (decided != blocks.bits).sum(1).tolist()
+                off += _power(h_hat[..., -1, -1] - over_grid(link, blocks.effective)[..., -1, -1])
+                power += _power(blocks.effective)
+        return {
+            "channel_nmse_db": 10 * math.log10(off / power) if off else None,
+            "scale": facts.get("scale"),
+            "told": facts.get("err_var"),
+            **{mode: rates(errors[mode], self.information_bits, self.peak_efficiency) for mode in self.err_var},
+            **({} if made is None else made[1]),
+        }
+
+    def tables(self, frame: pd.DataFrame) -> list[Table]:
+        """The SNR that each receiver needs with its BLER, its BER and spectral efficiency, and what err_var is worth."""
+        if not len(frame):
+            return []
+        curves = BlockErrors(self, frame)
+        efficiency = "Bits per resource element, training included"
+        made = [curves.needed_table(), curves.table("BER", "ber"), curves.table(efficiency, "efficiency")]
+        return [*made, curves.err_var_table()] if len(self.err_var) == 2 else made
+
+    def headline(self, frame: pd.DataFrame) -> str:
+        return BlockErrors(self, frame).headline() if len(frame) else ""
+
+    def figures(self, frame: pd.DataFrame, folder: Path) -> list[Figure]:
+        from chanest.plotting.studies import draw_link
+
+        path = folder / "bler_vs_snr.png"
+        draw_link(BlockErrors(self, frame), path)
+        caption = (
+            f"{self.code}; a block has {self.scenario.frontend.pilots} training symbols and {self.data_symbols} data "
+            f"symbols on {self.subcarriers} subcarriers, {self.information_bits} information bits in one codeword of the 5G "
+            "LDPC code. Every receiver has the same channels, beams, bits and noise. SNR is that of one antenna and one stream."
+        )
+        return [Figure("Block error rate", caption, path)]
+
+    def title(self) -> str:
+        return f"{self.scenario.name}: block errors of a link"
+
+
+def usable_receivers(scenario: Scenario) -> tuple[list[str], dict[str, str]]:
+    """The estimators that can run on a scenario now and the references, and why each of the other estimators cannot."""
+    problem = problem_of(scenario)
+    usable, refused = usable_estimators(problem)
+    references = [name for name in REFERENCES if name != GenieAngles.name or GenieAngles.applies(problem)]
+    return usable + references, refused
+
+
+def rates(bit_errors: Sequence[int], bits: int, peak: float) -> Row:
+    """The rates of a row. bit_errors: of each block; bits: information bits per block; peak: the efficiency without loss.
+
+    The interval of the BLER is Wilson's; that of the BER takes blocks, not bits, for independent.
+    """
+    count = len(bit_errors)
+    wrong = sum(errors > 0 for errors in bit_errors)
+    bler, (low, high) = wrong / count, wilson(wrong, count)
+    ber = sum(bit_errors) / count / bits
+    spread = sum((errors / bits - ber) ** 2 for errors in bit_errors) / max(count - 1, 1)
+    margin = _DEVIATIONS * math.sqrt(spread / count)
+    return {
+        "bler": bler, "bler_low": low, "bler_high": high,
+        "ber": ber, "ber_low": max(ber - margin, 0.0), "ber_high": min(ber + margin, 1.0),
+        "efficiency": peak * (1 - bler), "efficiency_low": peak * (1 - high), "efficiency_high": peak * (1 - low),
+    }  # fmt: skip
+
+
+@lru_cache(maxsize=1)
+def _link(setup: LinkSetup) -> Link:
+    """Kept from cell to cell: a code takes a second to build."""
+    from chanest.link.blocks import Link
+
+    return Link(setup)
+
+
+@lru_cache(maxsize=2)
+def _blocks(setup: LinkSetup, seed: int, split: Split, count: int, snr_db: float) -> list[Blocks]:
+    """The blocks of an SNR, kept for the next receiver."""
+    draw, sizes = _link(setup).draw, [(start, min(_BATCH, count - start)) for start in range(0, count, _BATCH)]
+    return [draw(size, seed=seed, split=split, start=start, snr_db=snr_db) for start, size in sizes]
+
+
+def _power(values: Tensor) -> float:
+    return float(values.abs().square().sum(dtype=torch.float64))

@@ -1,0 +1,119 @@
+"""Tracking on test tracks: NMSE snapshot by snapshot, with what earlier snapshots have shown and without, beside the bound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from torch import Tensor
+
+from chanest.bounds import get_bound
+from chanest.problem import ChannelBatch
+from chanest.scenario import CdlSection
+from chanest.studies.common import ChannelStudy, draws, level_of, load, planned_weights, values_of
+from chanest.studies.ranking import REFERENCE
+from chanest.tracking import Tracker, track
+from chanest.weights import get_estimator
+from vlista_core.problems import check_count
+from vlista_core.study import Cell, Context, Figure, Row, Table
+from vlista_core.study.tables import decibels
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_TRACKS_AT_ONCE = 25
+
+
+class TrackingStudy(ChannelStudy):
+    """Estimators with and without tracking on test tracks of a moving scenario, and the bound that knows the angles."""
+
+    name: ClassVar[str] = "tracking"
+    summary: ClassVar[str] = (
+        "NMSE by snapshot of a track: dotted and plain names each snapshot by itself, solid and “tracked” with what earlier "
+        "snapshots have shown of the angles. The bound is told the angles."
+    )
+    growing: ClassVar[frozenset[str]] = frozenset({"estimators", "snr_db"})
+
+    estimators: tuple[str, ...] = ("gated-lmmse", "gmm")
+    tracks: int = 100
+    memory: float = 1.0
+    """What a snapshot still counts after one more, 0 to 1."""
+    trained_on: str | None = None
+    """The scenario whose weights to take; None takes those of `scenario`."""
+
+    @property
+    def snapshots(self) -> int:
+        """Of a track."""
+        return self.scenario.channel.snapshots if isinstance(self.scenario.channel, CdlSection) else 1
+
+    def check(self) -> None:
+        super().check()
+        check_count("tracks", self.tracks)
+        if self.snapshots < 2:
+            fault = f"its channel.snapshots must be 2 or more, got {self.snapshots}"
+            raise ValueError(f"{self.scenario.name} has no tracks: {fault}")
+        for name in self.estimators:
+            Tracker(get_estimator(name, self.problem, trained_on=self.trained_on), memory=self.memory)
+
+    def cells(self) -> list[Cell]:
+        self.check()
+        weights = {name: planned_weights(name, self.problem, self.trained_on) for name in self.estimators}
+        kinds = [(name, kind) for name in self.estimators for kind in ("alone", "tracked")] + [(REFERENCE, "bound")]
+        common: Cell = {"scenario": self.scenario.name, "tracks": self.tracks, "seed": self.seed}
+        return [
+            {"name": name, "kind": kind, "snr_db": snr, **common, "weights": weights.get(name)}
+            for snr in self.snr_db
+            for name, kind in kinds
+        ]
+
+    def cell_id(self, cell: Cell) -> str:
+        return f"{cell['name']}.{cell['kind']}.snr_{cell['snr_db']:g}"
+
+    def run(self, cell: Cell, context: Context) -> Row:
+        if cell["kind"] == "bound":
+            bound = get_bound(REFERENCE, self.problem)
+            return {"label": bound.label, **self._levels(lambda batch: bound.bound(batch).signal, cell)}
+        estimator, facts = load(cell, self.problem, self.trained_on)
+        if cell["kind"] == "tracked":
+            label = f"{cell['name']}, tracked"
+            found = self._levels(lambda batch: track(estimator, batch, self.snapshots, memory=self.memory), cell)
+        else:
+            label = str(cell["name"])
+            found = self._levels(lambda batch: estimator.estimate(batch.y, batch.phi, batch.noise_var).signal, cell)
+        return {"label": label, **found, **facts}
+
+    def _levels(self, estimate: Callable[[ChannelBatch], Tensor], cell: Cell) -> Row:
+        """NMSE of each snapshot and of all, in dB: ratios of sums. estimate: ĥ of whole tracks."""
+        error, power = (torch.zeros(self.snapshots, dtype=torch.float64) for _ in range(2))
+        count, at_once = self.tracks * self.snapshots, _TRACKS_AT_ONCE * self.snapshots
+        for batch in draws(self.problem, count, seed=self.seed, snr_db=level_of(cell), batch=at_once):
+            for total, value in ((error, estimate(batch) - batch.signal), (power, batch.signal)):
+                total += value.abs().square().sum(1, dtype=torch.float64).reshape(-1, self.snapshots).sum(0)
+        levels, over_all = 10 * torch.log10(error / power), 10 * torch.log10(error.sum() / power.sum())
+        return {"nmse_db": [round(level, 3) for level in levels.tolist()], "all_db": round(float(over_all), 3)}
+
+    def tables(self, frame: pd.DataFrame) -> list[Table]:
+        """A table for each SNR: snapshots across."""
+        tables = []
+        heading = ("estimator", *map(str, range(1, self.snapshots + 1)), "all")
+        for snr in values_of(frame, "snr_db"):
+            rows = frame[frame["snr_db"] == snr]
+            lines = [
+                (label, *(decibels(level, 2) for level in levels), decibels(mean, 2))
+                for label, levels, mean in zip(rows["label"], rows["nmse_db"], rows["all_db"], strict=True)
+            ]
+            title = f"NMSE (dB) by snapshot of a track, SNR {snr:g} dB"
+            tables.append(Table.of(title, heading, lines, bounds=int((rows["kind"] == "bound").sum())))
+        return tables
+
+    def figures(self, frame: pd.DataFrame, folder: Path) -> list[Figure]:
+        from chanest.plotting.studies import draw_tracking
+
+        path = folder / "nmse_by_snapshot.png"
+        draw_tracking(self, frame, path)
+        return [Figure("NMSE by snapshot", "", path)]
+
+    def title(self) -> str:
+        return f"{self.scenario.name}: snapshots over time"
