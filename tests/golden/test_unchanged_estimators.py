@@ -1,7 +1,7 @@
 """Every shipped estimator and every bound gives the figures that it gave at commit b945330, before the code was put in order.
 
-unchanged_estimators.json was written by that commit: scenario -> estimator -> SNR -> [NMSE in dB, mean variance in dB or null] of
-the first test draws of seed 11 (names as they are now). The weights are the same; only their headers were rewritten.
+unchanged_estimators.json was written by that commit: scenario -> estimator -> SNR -> [NMSE in dB, mean variance in dB or null],
+of the first test draws of seed 11 (names as they are now). The weights are the same; only their headers were rewritten.
 """
 
 from __future__ import annotations
