@@ -2,7 +2,7 @@
 
 A user that moves keeps its angles far longer than its phases: at 30 m/s and 28 GHz they have turned by a third of a circle
 after one snapshot of 0.125 ms, so the last channel says little of the next, but its covariance is still the same. `gmm` and
-`a-dlista+` have a posterior over a family of covariances for each snapshot; here it is carried on from snapshot to snapshot.
+`gated-lmmse` have a posterior over a family of covariances for each snapshot; here it is carried on from snapshot to snapshot.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Tracker:
     def __init__(self, estimator: ChannelEstimator, *, memory: float = 1.0) -> None:
         """memory: what a snapshot still counts after one more, 1 for angles that stay; 0 forgets everything."""
         if not isinstance(estimator, FamilyEstimator):
-            raise ValueError(f"gmm and a-dlista+ can be tracked, {estimator.name} has no family of covariances")
+            raise ValueError(f"gmm and gated-lmmse can be tracked, {estimator.name} has no family of covariances")
         if not 0.0 <= memory <= 1.0:
             raise ValueError(f"memory must lie between 0 and 1, got {memory!r}")
         self.estimator, self.memory = estimator, memory
