@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from chanest.arrays import Array
-from chanest.channels.blocks import in_blocks
 from chanest.channels.rays import Rays
 from chanest.channels.source import Backend, ChannelSource
 from chanest.channels.store import ChannelFile, cached_channels
@@ -19,7 +18,7 @@ from chanest.dictionaries import KroneckerMap, link_dictionary
 from chanest.frontend import BeamformingMap
 from chanest.pilots import draw_beams, draw_combiners
 from chanest.scenario import Scenario
-from vlista_core.draws import Split, sample_generators
+from vlista_core.draws import Split, in_blocks, sample_generators
 from vlista_core.problems import Batch, Problem, check_count
 
 
