@@ -12,12 +12,10 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from chanest.arrays import Array, Pattern, Polarization
-from chanest.channels.cdl import CdlSource
+from chanest.channels.cdl import CdlModel, CdlSource, Sector
 from chanest.channels.paths import PathSource
-from chanest.channels.power import Sector
 from chanest.channels.source import DRAWS, Backend, ChannelSource, Direction
 from chanest.channels.store import DataSet
-from chanest.channels.tables import CdlModel
 from chanest.pilots import BeamKind
 from vlista_core.draws import Split
 
