@@ -120,10 +120,10 @@ class CdlSource(ChannelSource):
         angles = table["angles"][model].gather(3, torch.argsort(keys, dim=-1, stable=True))
         rx, tx = self.ends(self.bs_sector.orient(extra[:, 1:3]), self.ue_sector.orient(extra[:, 3:5]))
         return Rays(
-            model,
-            table["delays"][model] * self.delay_spread,
-            table["powers"][model],
-            *angles.unbind(1),
+            model=model,
+            delays=table["delays"][model] * self.delay_spread,
+            powers=table["powers"][model],
+            **dict(zip(_SPREADS, angles.unbind(1), strict=True)),
             phases=math.pi * (2 * phases.reshape(-1, clusters, _RAYS_PER_CLUSTER, 4) - 1),
             xpr=table["xpr"][model],
             k_factor=table["k_factor"][model],
