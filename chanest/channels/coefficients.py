@@ -96,18 +96,16 @@ class RayFactors:
         return (seen * arriving.permute(0, 3, 1, 2)[..., None]).sum(dim=(1, 2))
 
 
-def ray_factors(rays: Rays, rx: Array, tx: Array, *, carrier: float, moving: End, line_of_sight: bool) -> RayFactors:
+def ray_factors(rays: Rays, rx: Array, tx: Array, carrier: float, moving: End, *, line_of_sight: bool) -> RayFactors:
     """Steering vectors and gains of every ray, complex64 (complex128 for float64 rays).
 
     `line_of_sight` says whether the source has models with one; the samples without get a ray of power zero.
     """
     wide = torch.float64
-    angles = [angle.flatten(1).to(wide) for angle in (rays.aoa, rays.aod, rays.zoa, rays.zod)]
+    angles = torch.stack([angle.flatten(1) for angle in (rays.aoa, rays.aod, rays.zoa, rays.zod)])
     if line_of_sight:
-        angles = [
-            torch.cat([angle, los[:, None]], 1) for angle, los in zip(angles, rays.los_angles.to(wide).T, strict=True)
-        ]
-    aoa, aod, zoa, zod = angles
+        angles = torch.cat([angles, rays.los_angles.T[:, :, None]], 2)
+    aoa, aod, zoa, zod = angles.to(wide)
     complex_type = torch.complex128 if rays.phases.dtype == wide else torch.complex64
     arriving, leaving = Directions.of(zoa, aoa), Directions.of(zod, aod)
     a_rx, centre_rx, field_rx = _end(rx, rays.rx_orientation.to(wide), arriving, complex_type)

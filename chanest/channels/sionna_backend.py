@@ -25,17 +25,13 @@ if TYPE_CHECKING:
 @contextmanager
 def global_state_kept() -> Iterator[None]:
     """Run a block that may touch global generators or the default dtype (as importing sionna.phy does); undo it."""
-    torch_state, numpy_state, python_state = torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002
-    cuda_states = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
-    dtype = torch.get_default_dtype()
+    numpy_state, python_state, dtype = np.random.get_state(), random.getstate(), torch.get_default_dtype()  # noqa: NPY002
     try:
-        yield
+        with torch.random.fork_rng(range(torch.cuda.device_count())):
+            yield
     finally:
-        torch.set_rng_state(torch_state)
         np.random.set_state(numpy_state)  # noqa: NPY002
         random.setstate(python_state)
-        if cuda_states:
-            torch.cuda.set_rng_state_all(cuda_states)
         torch.set_default_dtype(dtype)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, TypeVar
 
@@ -89,13 +89,11 @@ class ChannelSource(ABC):
         if self.snapshots == 1:
             return drawn
         moments = [self.snapshot_interval * (index % self.snapshots) for index in indices]
-        return drawn.at(torch.tensor(moments, dtype=drawn.time.dtype))
+        return replace(drawn, time=torch.tensor(moments, dtype=drawn.time.dtype))
 
     def factors(self, rays: Rays) -> RayFactors:
         """The factored form of the channels, not normalised."""
-        return ray_factors(
-            rays, self.rx, self.tx, carrier=self.carrier, moving=self.moving, line_of_sight=self.has_line_of_sight
-        )
+        return ray_factors(rays, self.rx, self.tx, self.carrier, self.moving, line_of_sight=self.has_line_of_sight)
 
     def taps(self, rays: Rays) -> Tensor:
         """The matrix of every cluster, normalised: [batch, clusters, N_r, N_t]."""

@@ -134,7 +134,7 @@ def write_channels(
     return ChannelFile.open(path)
 
 
-def cached_channels(data: DataSet, *, on_progress: Callable[[int], None] = lambda done: None) -> ChannelFile:
+def cached_channels(data: DataSet) -> ChannelFile:
     """`data` from the cache directory, generated there the first time.
 
     The directory is $CHANEST_CACHE, else `chanest` in the user's cache; the file is named after the hash of everything
@@ -142,8 +142,7 @@ def cached_channels(data: DataSet, *, on_progress: Callable[[int], None] = lambd
     """
     folder = cache_folder("chanest", "CHANEST_CACHE")
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{data.channel_hash}-{data.split}-{data.seed}-{data.count}.h5"
-    return write_channels(path, data, on_progress=on_progress)
+    return write_channels(folder / f"{data.channel_hash}-{data.split}-{data.seed}-{data.count}.h5", data)
 
 
 def _version(package: str) -> str:
