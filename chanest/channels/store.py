@@ -177,6 +177,7 @@ def _create(partial: Path, data: DataSet) -> None:
 
 
 def _fill(partial: Path, data: DataSet, on_progress: Callable[[int], None]) -> None:
+    """Write the chunks that are missing. The maps are gone when it returns: Windows renames no file that is mapped."""
     maps = _memory_maps(partial, "r+")
     written = maps.pop("written")
     for chunk in range(len(written)):
