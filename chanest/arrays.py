@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from vlista_core.configured import argument
+from vlista_core.problems import check_count
 
 Polarization = Literal["V", "H", "VH", "cross"]
 Pattern = Literal["omni", "38.901", "38.901-handheld"]
@@ -40,21 +41,15 @@ class Array:
     pattern: Pattern = "omni"
 
     def __post_init__(self) -> None:
-        for name, count in (("rows", self.rows), ("columns", self.columns)):
-            if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-                raise ValueError(f"{name} must be an integer of at least 1, got {count!r}")
-        for name, spacing in (
-            ("vertical_spacing", self.vertical_spacing),
-            ("horizontal_spacing", self.horizontal_spacing),
-        ):
+        check_count("rows", self.rows)
+        check_count("columns", self.columns)
+        for name in ("vertical_spacing", "horizontal_spacing"):
+            spacing = getattr(self, name)
             if not (isinstance(spacing, (int, float)) and 0.0 < spacing < math.inf):
                 raise ValueError(f"{name} must be a positive number of wavelengths, got {spacing!r}")
-        if self.polarization not in get_args(Polarization):
-            raise ValueError(
-                f"polarization must be one of {', '.join(get_args(Polarization))}, got {self.polarization!r}"
-            )
-        if self.pattern not in get_args(Pattern):
-            raise ValueError(f"pattern must be one of {', '.join(get_args(Pattern))}, got {self.pattern!r}")
+        for name, allowed in (("polarization", get_args(Polarization)), ("pattern", get_args(Pattern))):
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
 
     @property
     def elements(self) -> int:
@@ -73,24 +68,14 @@ class Array:
 
     def positions(self) -> Tensor:
         """Place of every port in wavelengths: [ports, 3], float64."""
-        row = torch.arange(self.rows, dtype=torch.float64)
-        column = torch.arange(self.columns, dtype=torch.float64)
-        z = ((self.rows - 1) / 2 - row) * self.vertical_spacing
-        y = (column - (self.columns - 1) / 2) * self.horizontal_spacing
-        place = torch.stack(
-            [torch.zeros(self.elements, dtype=torch.float64), y.repeat_interleave(self.rows), z.repeat(self.columns)], 1
-        )
-        return place.repeat(len(self.slants), 1)
+        z = ((self.rows - 1) / 2 - torch.arange(self.rows, dtype=torch.float64)) * self.vertical_spacing
+        y = (torch.arange(self.columns, dtype=torch.float64) - (self.columns - 1) / 2) * self.horizontal_spacing
+        x = torch.zeros(1, dtype=torch.float64)
+        return torch.cartesian_prod(x, y, z).repeat(len(self.slants), 1)
 
     def steering(self, zenith: Tensor, azimuth: Tensor) -> Tensor:
-        """Phase of a plane wave at every element, exp(j2π r̂·d).
-
-        zenith, azimuth: [...] in the local frame -> [..., elements], of modulus one. The angles may
-        have any shapes that broadcast.
-        """
-        across = torch.sin(zenith) * torch.sin(azimuth)
-        up = torch.cos(zenith).expand_as(across)
-        return self.steering_of_cosines(across, up)
+        """Phase of a plane wave at every element, exp(j2π r̂·d): angles [...] in the local frame -> [..., elements]."""
+        return self.steering_of_cosines(torch.sin(zenith) * torch.sin(azimuth), torch.cos(zenith))
 
     def steering_of_cosines(self, across: Tensor, up: Tensor) -> Tensor:
         """The same from direction cosines along +y and +z: across, up [...] -> [..., elements]."""

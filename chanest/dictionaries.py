@@ -113,13 +113,12 @@ class LearnedKronecker(LearnedMap):
         super().__init__()
         if not start.rx.is_complex():
             raise ValueError(f"start must have complex factors, got {start.rx.dtype}")
-        self.rx_weight = _real_pairs(start.rx)
-        self.tx_weight = _real_pairs(start.tx)
+        self.rx_weight, self.tx_weight = _real_pairs(start.rx), _real_pairs(start.tx)
         self.delay_weight = None if start.delay is None else _real_pairs(start.delay)
 
     def frozen(self) -> KroneckerMap:
-        delay = None if self.delay_weight is None else torch.view_as_complex(self.delay_weight)
-        return KroneckerMap(torch.view_as_complex(self.rx_weight), torch.view_as_complex(self.tx_weight), delay)
+        rx, tx = torch.view_as_complex(self.rx_weight), torch.view_as_complex(self.tx_weight)
+        return KroneckerMap(rx, tx, None if self.delay_weight is None else torch.view_as_complex(self.delay_weight))
 
 
 @argument
@@ -169,22 +168,16 @@ def delay_grid(frequencies: tuple[float, ...], longest_delay: float, points: int
     return torch.polar(torch.full_like(phase, 1 / math.sqrt(len(frequencies))), phase).to(torch.complex64)
 
 
-def angular_dictionary(rx: Array, tx: Array, *, oversampling: float = 1.0, delay: Tensor | None = None) -> KroneckerMap:
-    """The beamspace dictionary of a link, with a delay grid [S, G_d] for a wideband one."""
-    tight = oversampling == 1.0 and delay is None
-    return KroneckerMap(
-        angular_grid(rx, oversampling=oversampling), angular_grid(tx, oversampling=oversampling), delay, tight
-    )
-
-
-def link_dictionary(
-    rx: Array, tx: Array, frequencies: tuple[float, ...] | None, *, oversampling: float = 1.0
+def angular_dictionary(
+    rx: Array, tx: Array, frequencies: tuple[float, ...] | None = None, *, oversampling: float = 1.0
 ) -> KroneckerMap:
-    """The angular dictionary of a link on these subcarriers, with a delay grid where there are some.
+    """The beamspace dictionary of a link, with a delay grid where it has subcarriers.
 
     Delays are spaced by the inverse of the bandwidth over `oversampling`, up to half the symbol length.
     """
-    return angular_dictionary(rx, tx, oversampling=oversampling, delay=_band_grid(frequencies, oversampling))
+    arrival, departure = (angular_grid(array, oversampling=oversampling) for array in (rx, tx))
+    tight = oversampling == 1.0 and frequencies is None
+    return KroneckerMap(arrival, departure, _band_grid(frequencies, oversampling), tight)
 
 
 def _band_grid(frequencies: tuple[float, ...] | None, oversampling: float) -> Tensor | None:

@@ -78,10 +78,8 @@ class BeamformingMap(LinearMap):
 
     @property
     def shape(self) -> tuple[int, int]:
-        return (
-            self.subcarriers * self.pilots * self.chains,
-            self.subcarriers * self.transmit.shape[1] * self.antennas,
-        )
+        measured, unknown = self.pilots * self.chains, self.transmit.shape[1] * self.antennas
+        return self.subcarriers * measured, self.subcarriers * unknown
 
     @property
     def batch(self) -> int:
@@ -93,7 +91,9 @@ class BeamformingMap(LinearMap):
 
     def adjoint(self, y: Tensor) -> Tensor:
         self._check_input("y", y, self.shape[0])
-        return self._backward(y.reshape(self.batch, self.subcarriers, self.pilots, self.chains)).flatten(1)
+        chains = y.reshape(self.batch, self.subcarriers, self.pilots, self.chains)
+        spread = chains if self.weights is None else (chains.transpose(1, 2) @ self.weights.mT).transpose(1, 2)
+        return (self.transmit.conj()[:, None] @ spread).flatten(1)
 
     def apply_block(self, x: Tensor) -> Tensor:
         count = x.shape[2]
@@ -127,57 +127,43 @@ class BeamformingMap(LinearMap):
         """A Aᴴ without A: the entry of chains c of pilot t and c' of t' is (f_tᵀf_t'*)·(w_tcᴴ w_t'c')."""
         beams = self.transmit.mT @ self.transmit.conj()
         if self.weights is None:
-            identity = torch.eye(self.antennas, dtype=self.dtype, device=self.device)
-            one = torch.einsum("bst,rc->bsrtc", beams, identity)
+            one = torch.einsum("bst,rc->bsrtc", beams, self._identity(self.antennas))
         else:
             columns = self.weights.movedim(2, 1).flatten(2)
             shape = (self.batch, self.pilots, self.chains, self.pilots, self.chains)
             one = (columns.mH @ columns).reshape(shape) * beams[:, :, None, :, None]
-        one = one.reshape(self.batch, self.pilots * self.chains, -1)
-        return self._on_every_subcarrier(one)
+        return self._on_every_subcarrier(one.reshape(self.batch, self.pilots * self.chains, -1))
 
     def combine(self, received: Tensor) -> Tensor:
         """W_tᴴ r_t for what arrives at the antennas, such as noise. received: [batch, S·T·N_r] -> [batch, S·T·N_RF]."""
-        if self.weights is None:
-            return received
         return self._combined(received.reshape(self.batch, self.subcarriers, self.pilots, self.antennas)).flatten(1)
 
     def noise_covariance(self) -> Tensor:
         """Covariance of the output noise over σ², a block per pilot: [batch, T, N_RF, N_RF]; I after whitening."""
         if self.factor is not None and not self.whiten:
-            return self.combined_covariance()
-        identity = torch.eye(self.chains, dtype=self.dtype, device=self.device)
-        return identity.expand(self.batch, self.pilots, -1, -1)
-
-    def combined_covariance(self) -> Tensor:
-        """W_tᴴW_t, the covariance over σ² of the noise that the combiners of each pilot let through.
-
-        -> [batch, T, N_RF, N_RF]. The pilots are independent of each other.
-        """
-        if self.factor is None:
-            return torch.eye(self.chains, dtype=self.dtype, device=self.device).expand(self.batch, self.pilots, -1, -1)
-        return self.factor @ self.factor.mH
+            return self.factor @ self.factor.mH
+        return self._identity(self.chains).expand(self.batch, self.pilots, -1, -1)
 
     def materialize(self) -> Tensor:
-        if self.weights is None:
-            identity = torch.eye(self.antennas, dtype=self.dtype, device=self.device)
-            one = torch.einsum("bnt,rc->btcnr", self.transmit, identity)
-        else:
-            one = torch.einsum("bnt,btrc->btcnr", self.transmit, self.weights.conj())
+        digital = self._identity(self.antennas).expand(1, self.pilots, -1, -1)
+        weights = digital if self.weights is None else self.weights.conj()
+        one = torch.einsum("bnt,btrc->btcnr", self.transmit, weights.expand(self.batch, -1, -1, -1))
         return self._on_every_subcarrier(one.reshape(self.batch, self.pilots * self.chains, -1))
+
+    def _identity(self, size: int) -> Tensor:
+        return torch.eye(size, dtype=self.dtype, device=self.device)
 
     def _on_every_subcarrier(self, one: Tensor) -> Tensor:
         """I_S ⊗ one: [batch, m, n] -> [batch, S·m, S·n]."""
         if self.subcarriers == 1:
             return one
-        across = torch.eye(self.subcarriers, dtype=self.dtype, device=self.device)
         rows, columns = (self.subcarriers * size for size in one.shape[1:])
-        return torch.einsum("kl,bmn->bkmln", across, one).reshape(self.batch, rows, columns)
+        blocks = torch.einsum("kl,bmn->bkmln", self._identity(self.subcarriers), one)
+        return blocks.reshape(self.batch, rows, columns)
 
     def _forward(self, h: Tensor) -> Tensor:
         """H f_t, then W_tᴴ. h: [batch, k, N_t, N_r] -> [batch, k, T, N_RF]."""
-        arriving = self.transmit.mT[:, None] @ h
-        return arriving if self.weights is None else self._combined(arriving)
+        return self._combined(self.transmit.mT[:, None] @ h)
 
     def _combined(self, arriving: Tensor) -> Tensor:
         """[batch, k, T, N_r] -> [batch, k, T, N_RF]."""
@@ -185,32 +171,24 @@ class BeamformingMap(LinearMap):
             return arriving
         return (arriving.transpose(1, 2) @ self.weights.conj()).transpose(1, 2)
 
-    def _backward(self, y: Tensor) -> Tensor:
-        """[batch, k, T, N_RF] -> [batch, k, N_t, N_r]."""
-        spread = y if self.weights is None else (y.transpose(1, 2) @ self.weights.mT).transpose(1, 2)
-        return self.transmit.conj()[:, None] @ spread
-
 
 def _check_beams(transmit: Tensor, combiner: Tensor | None, antennas: int) -> None:
     if transmit.ndim != 3 or not transmit.is_complex():
         raise ValueError(f"transmit must be complex [batch, N_t, T], got {transmit.dtype} {[*transmit.shape]}")
     if combiner is None:
         if antennas < 1:
-            raise ValueError(
-                f"antennas must be the number of receive antennas where combiner is None, got {antennas!r}"
-            )
+            raise ValueError(f"antennas must be the number of receive antennas without a combiner, got {antennas!r}")
         return
     if combiner.ndim != 4 or combiner.shape[0] != transmit.shape[0] or combiner.shape[1] != transmit.shape[2]:
         expected = f"[{transmit.shape[0]}, {transmit.shape[2]}, N_r, N_RF]"
         raise ValueError(f"combiner must have shape {expected} to match transmit, got {[*combiner.shape]}")
-    if combiner.shape[3] > combiner.shape[2]:
-        raise ValueError(
-            f"combiner must have no more chains than antennas, got {combiner.shape[3]} of {combiner.shape[2]}"
-        )
+    receive, chains = combiner.shape[2:]
+    if chains > receive:
+        raise ValueError(f"combiner must have no more chains than antennas, got {chains} of {receive}")
     if combiner.dtype != transmit.dtype:
         raise ValueError(f"combiner and transmit must have the same dtype, got {combiner.dtype} and {transmit.dtype}")
-    if antennas not in (0, combiner.shape[2]):
-        raise ValueError(f"antennas must be {combiner.shape[2]} to match combiner, got {antennas}")
+    if antennas not in (0, receive):
+        raise ValueError(f"antennas must be {receive} to match combiner, got {antennas}")
 
 
 def whitened_measurement(measured: Measurement) -> Measurement:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -21,14 +20,16 @@ _MOST_REDRAWS = 1000
 def draw_beams(kind: BeamKind, array: Array, count: int, *, bits: int, generator: torch.Generator) -> Tensor:
     """`count` beams of unit norm for `array`, as columns: [ports, count], complex64.
 
-    phases: uniform; quantised: one of 2^bits phases an element; dft: distinct columns of the array's DFT codebook;
-    gaussian: CN entries, which needs an amplitude control that phase shifters do not have.
+    phases: uniform; quantised: one of 2^bits phases per element; dft: distinct columns of the array's orthonormal DFT
+    codebook, one block per polarisation; gaussian: CN entries, which phase shifters without amplitudes cannot make.
     """
     ports = array.ports
     if kind == "dft":
         if count > ports:
             raise ValueError(f"count must be at most {ports}, the size of the DFT codebook, got {count}")
-        return dft_codebook(array)[:, torch.randperm(ports, generator=generator)[:count]]
+        planar = torch.kron(_dft(array.columns), _dft(array.rows))
+        codebook = torch.kron(torch.eye(len(array.slants), dtype=planar.dtype), planar)
+        return codebook[:, torch.randperm(ports, generator=generator)[:count]]
     if kind == "gaussian":
         beams = torch.randn(ports, count, dtype=torch.complex64, generator=generator)
         return torch.nn.functional.normalize(beams, dim=0)
@@ -58,28 +59,14 @@ def draw_combiners(
         beams = draw_beams(kind, array, number * chains, bits=bits, generator=generator)
         return beams.reshape(-1, number, chains).movedim(1, 0)
 
-    return _redrawn(draw, pilots).contiguous()
-
-
-def _redrawn(draw: Callable[[int], Tensor], pilots: int) -> Tensor:
-    combiners = draw(pilots)
+    combiners = draw(pilots).contiguous()
     for _ in range(_MOST_REDRAWS):
         pivots = cholesky(combiners.mH @ combiners).diagonal(dim1=-2, dim2=-1).real
         poor = pivots.amin(1) < _LEAST_PIVOT
         if not bool(poor.any()):
             return combiners
-        combiners = combiners.clone()
         combiners[poor] = draw(int(poor.sum()))
-    raise ValueError(
-        f"no independent combiner columns were found in {_MOST_REDRAWS} draws; use more bits or fewer chains"
-    )
-
-
-def dft_codebook(array: Array) -> Tensor:
-    """Orthonormal beams of a planar array, a block for each polarisation: [ports, ports], complex64."""
-    planar = torch.kron(_dft(array.columns), _dft(array.rows))
-    polarisations = torch.eye(len(array.slants), dtype=planar.dtype)
-    return torch.kron(polarisations, planar)
+    raise ValueError(f"no independent combiner columns in {_MOST_REDRAWS} draws; use more bits or fewer chains")
 
 
 def _dft(size: int) -> Tensor:

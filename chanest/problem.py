@@ -3,32 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TypedDict
 
 import torch
 from torch import Tensor
 
 from chanest.arrays import Array
-from chanest.channels.blocks import in_blocks
 from chanest.channels.rays import Rays
 from chanest.channels.source import Backend, ChannelSource
 from chanest.channels.store import ChannelFile, cached_channels
-from chanest.dictionaries import KroneckerMap, link_dictionary
+from chanest.dictionaries import KroneckerMap, angular_dictionary
 from chanest.frontend import BeamformingMap
 from chanest.pilots import draw_beams, draw_combiners
 from chanest.scenario import Scenario
-from vlista_core.draws import Split, sample_generators
-from vlista_core.problems import Batch, Problem, check_count
-
-
-class MapOptions(TypedDict):
-    """What all maps of a scenario share."""
-
-    whiten: bool
-    antennas: int
-    subcarriers: int
+from vlista_core.draws import Split, in_blocks, sample_generators
+from vlista_core.problems import Batch, Problem
 
 
 @dataclass(frozen=True)
@@ -93,18 +83,13 @@ class ChannelProblem(Problem):
         return torch.complex64
 
     def dictionary(self, *, oversampling: float = 1.0) -> KroneckerMap:
-        """The angular dictionary of the scenario's arrays, with a delay grid for a wideband scenario.
-
-        Delays are spaced by the inverse of the bandwidth over `oversampling`, up to half the symbol length.
-        """
-        return link_dictionary(*self.arrays, self.source.frequencies, oversampling=oversampling)
+        """See `angular_dictionary`: that of the scenario's arrays and subcarriers."""
+        return angular_dictionary(*self.arrays, self.source.frequencies, oversampling=oversampling)
 
     def sample(
         self, count: int, *, seed: int, split: Split = "test", start: int = 0, snr_db: float | None = None
     ) -> ChannelBatch:
         """See Problem. snr_db None draws each sample's SNR uniformly from the scenario's range."""
-        check_count("count", count)
-        check_count("start", start, least=0)
         if snr_db is not None and not math.isfinite(snr_db):
             raise ValueError(f"snr_db must be a finite number or None, got {snr_db!r}")
 
@@ -113,28 +98,19 @@ class ChannelProblem(Problem):
             return (*self._measure(h, indices, seed, split, snr_db), *rays.tensors())
 
         signal, y, noise_var, transmit, weights, factor, *rays = in_blocks(start, count, block)
-        held = (None, None) if self.scenario.frontend.chains == 0 else (weights, factor)
-        phi = BeamformingMap(transmit, *held, **self._map_options)
+        frontend = self.scenario.frontend
+        held: tuple[Tensor | None, Tensor | None] = (weights, factor) if frontend.chains else (None, None)
+        phi = BeamformingMap(transmit, *held, self.source.rx.ports, frontend.whiten, self.subcarriers)
         return ChannelBatch(signal, y, phi, noise_var, rays=Rays(*rays))
 
     def channels(self, count: int, *, seed: int, split: Split = "test", start: int = 0) -> Tensor:
         """vec(H) of the same samples without beams and noise: [count, n]."""
-        check_count("count", count)
-        check_count("start", start, least=0)
 
         def block(indices: range) -> tuple[Tensor, ...]:
             h, _ = self._channels(indices, seed, split)
             return (h.mT.reshape(len(indices), -1),)
 
         return in_blocks(start, count, block)[0]
-
-    @cached_property
-    def _map_options(self) -> MapOptions:
-        return {
-            "whiten": self.scenario.frontend.whiten,
-            "antennas": self.source.rx.ports,
-            "subcarriers": self.subcarriers,
-        }
 
     def _channels(self, indices: range, seed: int, split: Split) -> tuple[Tensor, Rays]:
         for file in self.stored:
@@ -145,30 +121,26 @@ class ChannelProblem(Problem):
 
     def _measure(self, h: Tensor, indices: range, seed: int, split: Split, snr_db: float | None) -> tuple[Tensor, ...]:
         """signal, y, noise_var and what Φ stores, for the channels of one block."""
-        frontend, batch = self.scenario.frontend, len(indices)
         generators = sample_generators(seed, split, indices, "measurement")
-        rx, tx = self.arrays
+
+        def each(draw: Callable[[torch.Generator], Tensor]) -> Tensor:
+            """A draw from the generator of every sample, always in this order: SNR, beams, combiners, noise."""
+            return torch.stack([draw(generator) for generator in generators])
+
+        (rx, tx), front = self.arrays, self.scenario.frontend
+        pilots, chains, bits = front.pilots, front.chains, front.bits
         low, high = self.scenario.snr_db if snr_db is None else (snr_db, snr_db)
-        snr = torch.stack([low + (high - low) * torch.rand((), generator=generator) for generator in generators])
-        transmit = torch.stack(
-            [draw_beams(frontend.beams, tx, frontend.pilots, bits=frontend.bits, generator=g) for g in generators]
-        )
+        noise_var = 10 ** (-each(lambda g: low + (high - low) * torch.rand((), generator=g)) / 10)
+        transmit = each(lambda g: draw_beams(front.beams, tx, pilots, bits=bits, generator=g))
         combiner = None
-        if frontend.chains:
-            combiner = torch.stack(
-                [
-                    draw_combiners(
-                        frontend.combiners, rx, frontend.pilots, frontend.chains, bits=frontend.bits, generator=g
-                    )
-                    for g in generators
-                ]
-            )
-        phi = BeamformingMap.of(transmit, combiner, **self._map_options)
-        noise_var = 10 ** (-snr / 10)
-        length = self.subcarriers * frontend.pilots * rx.ports
-        noise = torch.stack([torch.randn(length, dtype=self.dtype, generator=g) for g in generators])
-        signal = h.mT.reshape(batch, -1)
+        if chains:
+            combiner = each(lambda g: draw_combiners(front.combiners, rx, pilots, chains, bits=bits, generator=g))
+        noise = each(lambda g: torch.randn(self.subcarriers * pilots * rx.ports, dtype=self.dtype, generator=g))
+        phi = BeamformingMap.of(
+            transmit, combiner, antennas=rx.ports, whiten=front.whiten, subcarriers=self.subcarriers
+        )
+        signal = h.mT.reshape(len(indices), -1)
         y = phi.apply(signal) + phi.combine(noise_var.sqrt()[:, None] * noise)
-        nothing = torch.empty(batch, 0)
+        nothing = torch.empty(len(indices), 0)
         weights, factor = (nothing if tensor is None else tensor for tensor in (phi.weights, phi.factor))
         return signal, y, noise_var, transmit, weights, factor

@@ -12,12 +12,10 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from chanest.arrays import Array, Pattern, Polarization
-from chanest.channels.cdl import CdlSource
+from chanest.channels.cdl import CdlModel, CdlSource, Sector
 from chanest.channels.paths import PathSource
-from chanest.channels.power import Sector
 from chanest.channels.source import DRAWS, Backend, ChannelSource, Direction
 from chanest.channels.store import DataSet
-from chanest.channels.tables import CdlModel
 from chanest.pilots import BeamKind
 from vlista_core.draws import Split
 
@@ -71,10 +69,9 @@ class CdlSection(_Section):
 
     def frequencies(self) -> tuple[float, ...] | None:
         """Subcarriers around the carrier, or None for a narrowband channel."""
-        first = -(self.subcarriers // 2)
         if self.subcarriers == 1:
             return None
-        return tuple(self.subcarrier_spacing * (first + k) for k in range(self.subcarriers))
+        return tuple(self.subcarrier_spacing * (k - self.subcarriers // 2) for k in range(self.subcarriers))
 
 
 class PathSection(_Section):
@@ -141,13 +138,12 @@ class Scenario(_Section):
     def _consistent(self) -> Self:
         if self.snr_db[0] > self.snr_db[1]:
             raise ValueError(f"snr_db must be [lowest, highest] with lowest <= highest, got {list(self.snr_db)}")
-        source = self.source()
-        if self.frontend.chains > source.rx.ports:
-            allowed = f"at most {source.rx.ports}, the receive antennas"
-            raise ValueError(f"frontend.chains must be {allowed}, got {self.frontend.chains}")
-        if self.frontend.beams == "dft" and self.frontend.pilots > source.tx.ports:
+        source, chains, pilots = self.source(), self.frontend.chains, self.frontend.pilots
+        if chains > source.rx.ports:
+            raise ValueError(f"frontend.chains must be at most {source.rx.ports}, the receive antennas, got {chains}")
+        if self.frontend.beams == "dft" and pilots > source.tx.ports:
             allowed = f"at most {source.tx.ports}, the size of the DFT codebook"
-            raise ValueError(f"frontend.pilots must be {allowed}, got {self.frontend.pilots}")
+            raise ValueError(f"frontend.pilots must be {allowed}, got {pilots}")
         return self
 
     def source(self, backend: Backend = "factored") -> ChannelSource:
@@ -167,20 +163,25 @@ class Scenario(_Section):
 
     def channel_hash(self) -> str:
         """A name for everything that decides the channels (not the front end, the SNR or the sizes): 16 hex digits."""
-        sections: dict[str, BaseModel] = {"bs": self.bs, "ue": self.ue, "channel": self.channel}
-        parts = {name: section.model_dump(mode="json") for name, section in sections.items()}
+        parts = self.model_dump(mode="json", include={"bs", "ue", "channel"})
         return hashlib.sha256(json.dumps([DRAWS, parts], sort_keys=True).encode()).hexdigest()[:16]
 
     def data_set(self, split: Split, *, count: int | None = None, seed: int | None = None) -> DataSet:
         """The samples of a split that are worth a file; size and seed are the scenario's where they are left out."""
         return DataSet(
-            self.source(),
-            self.channel_hash(),
-            json.dumps(self.model_dump(mode="json"), sort_keys=True),
-            split,
-            self.data.seed if seed is None else seed,
-            getattr(self.data, split) if count is None else count,
+            source=self.source(),
+            channel_hash=self.channel_hash(),
+            scenario=json.dumps(self.model_dump(mode="json"), sort_keys=True),
+            split=split,
+            seed=self.data.seed if seed is None else seed,
+            count=getattr(self.data, split) if count is None else count,
         )
+
+
+_SECTIONS: dict[str, type[_Section]] = {
+    "bs": ArraySection, "ue": ArraySection, "cdl": CdlSection, "paths": PathSection, "frontend": FrontendSection,
+    "data": DataSection,
+}  # fmt: skip
 
 
 def scenario_names() -> list[str]:
@@ -194,9 +195,8 @@ def load_scenario(name: str | Path) -> Scenario:
     if path.suffix != ".toml" and path.name == str(name):
         path = _folder() / f"{name}.toml"
         if not path.is_file():
-            raise ValueError(
-                f"{name}: no such scenario; give one of {', '.join(scenario_names())} or the path of a .toml file"
-            )
+            known = ", ".join(scenario_names())
+            raise ValueError(f"{name}: no such scenario; give one of {known} or the path of a .toml file")
     if not path.is_file():
         raise ValueError(f"{path}: no such scenario file")
     try:
@@ -212,31 +212,21 @@ def _one_line(error: ValidationError) -> str:
     """Every problem of a file in one line: key, what is wrong or allowed, what came."""
     problems = []
     for problem in error.errors():
-        loc = problem["loc"]
-        tagged = loc[0] == "channel" and len(loc) > 1 if loc else False
-        key = ".".join(str(part) for part in (loc[:1] + loc[2:] if tagged else loc))
-        if problem["type"] == "extra_forbidden":
-            problems.append(f"{key} = {problem['input']!r}: unknown key; allowed are {', '.join(_allowed(loc))}")
-        elif problem["type"] == "value_error":
-            problems.append(f"{key}: {problem['ctx']['error']}" if key else str(problem["ctx"]["error"]))
-        elif problem["type"] == "missing":
-            problems.append(f"{key}: missing")
-        else:
-            problems.append(f"{key} = {problem['input']!r}: {problem['msg'][0].lower()}{problem['msg'][1:]}")
+        loc = [str(part) for part in problem["loc"]]
+        section = _SECTIONS.get(loc[-2], Scenario) if len(loc) > 1 else Scenario
+        if loc[:1] == ["channel"]:
+            del loc[1:2]  # the kind of channel, by which the section was chosen, is no key
+        key, value = ".".join(loc), f"{'.'.join(loc)} = {problem['input']!r}"
+        match problem["type"]:
+            case "extra_forbidden":
+                problems.append(f"{value}: unknown key; allowed are {', '.join(sorted(section.model_fields))}")
+            case "value_error":
+                problems.append(f"{key}: {problem['ctx']['error']}" if key else str(problem["ctx"]["error"]))
+            case "missing":
+                problems.append(f"{key}: missing")
+            case _:
+                problems.append(f"{value}: {problem['msg'][0].lower()}{problem['msg'][1:]}")
     return "; ".join(problems)
-
-
-def _allowed(loc: tuple[int | str, ...]) -> list[str]:
-    """The keys of the section in which an unknown one stands."""
-    section: type[BaseModel] = Scenario
-    for part in loc[:-1]:
-        if part in ("cdl", "paths"):
-            section = PathSection if part == "paths" else CdlSection
-        elif part != "channel":
-            inner = section.model_fields[str(part)].annotation
-            if isinstance(inner, type) and issubclass(inner, BaseModel):
-                section = inner
-    return sorted(section.model_fields)
 
 
 def _folder() -> Path:

@@ -6,7 +6,6 @@ training symbols go through beams, and the data through the last of them; see `E
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -75,10 +74,8 @@ class EstimatorBlock(BasePilotChannelEstimator):  # type: ignore[misc]
             h_hat, err_var = super().call(y, no)
             return h_hat, err_var
         g_hat, variance = self.through_data_beams(y, no, beams, combiners)
-        at_pilots = (
-            self._at_pilots(part.mT[:, None, :, None, :, None]) for part in (g_hat, self._told(g_hat, variance))
-        )
-        h_hat, err_var = self._interpol(*at_pilots)
+        parts = (part.mT[:, None, :, None, :, None] for part in (g_hat, self._told(g_hat, variance)))
+        h_hat, err_var = self._interpol(*map(self._at_pilots, parts))
         return h_hat, err_var
 
     def through_data_beams(
@@ -90,10 +87,9 @@ class EstimatorBlock(BasePilotChannelEstimator):  # type: ignore[misc]
         phi, probes = self._maps(y, beams, combiners)
         measured = y[:, 0, :, : self.pilots, self._grid.effective_subcarrier_ind[0]].mT.flatten(1)
         noise = self._noise(no, y.shape[:3])[:, 0].to(measured.real.dtype)
-        found = self._estimate(measured, phi, noise)
-        streams = self._grid.num_streams_per_tx
+        found = self._estimator[0].estimate(measured, phi, noise)
         variance = _variance(found, probes)
-        shape = (len(y), streams, -1)
+        shape = (len(y), self._grid.num_streams_per_tx, -1)
         g_hat = probes.apply(found.signal).reshape(shape)
         return g_hat, None if variance is None else variance.reshape(shape)
 
@@ -108,16 +104,13 @@ class EstimatorBlock(BasePilotChannelEstimator):  # type: ignore[misc]
         beams = sent.expand(batch, receivers, -1, -1, -1, -1).reshape(-1, streams, streams)
         noise = self._noise(no, y_pilots.shape[:3]).to(measured.real.dtype)
         noise = noise[:, :, None, None].expand(-1, -1, transmitters, groups).flatten()
-        found = self._estimate(measured, BeamformingMap.of(beams, antennas=antennas), noise)
+        found = self._estimator[0].estimate(measured, BeamformingMap.of(beams, antennas=antennas), noise)
 
         def as_sionna(values: Tensor) -> Tensor:
             shaped = values.reshape(batch, receivers, transmitters, groups, streams, antennas).permute(0, 1, 5, 2, 4, 3)
             return self._at_pilots(shaped)
 
         return as_sionna(found.signal), as_sionna(self._told(found.signal, found.variance))
-
-    def _estimate(self, measured: Tensor, phi: BeamformingMap, noise: Tensor) -> Estimate:
-        return self._estimator[0].estimate(measured, phi, noise)
 
     def _told(self, estimates: Tensor, variance: Tensor | None) -> Tensor:
         """The error variance that the receiver is told, of the estimates' shape."""
@@ -137,29 +130,25 @@ class EstimatorBlock(BasePilotChannelEstimator):  # type: ignore[misc]
     def _maps(self, y: Tensor, beams: Tensor, combiners: Tensor | None) -> tuple[BeamformingMap, BeamformingMap]:
         """Φ of the pilots, and P of the beams and the combiner that carry data."""
         streams, chains = self._grid.num_streams_per_tx, y.shape[2]
-        expected = f"[{len(y)}, N_t, {self.pilots}]"
         if beams.ndim != 3 or len(beams) != len(y) or beams.shape[2] != self.pilots:
-            raise ValueError(f"beams must have shape {expected}, a column a pilot, got {[*beams.shape]}")
+            expected = f"[{len(y)}, N_t, {self.pilots}], one column per pilot"
+            raise ValueError(f"beams must have shape {expected}, got {[*beams.shape]}")
         if combiners is not None and combiners.shape[-1] != chains:
             raise ValueError(f"combiners have {combiners.shape[-1]} chains but y has {chains} rows")
         phi = BeamformingMap.of(beams, combiners, antennas=0 if combiners is not None else chains)
         last = None
         if combiners is not None:
             identity = torch.eye(chains, dtype=combiners.dtype, device=combiners.device)
-            if not torch.allclose(phi.combined_covariance(), identity, atol=1e-3):
-                raise ValueError(
-                    "combiners must have orthonormal columns, for Sionna's equalisers take white noise only"
-                )
+            if not torch.allclose(combiners.mH @ combiners, identity, atol=1e-3):
+                raise ValueError("combiners must have orthonormal columns: Sionna's equalisers take white noise only")
             last = combiners[:, -1:].expand(-1, streams, -1, -1)
         return phi, BeamformingMap.of(beams[:, :, -streams:], last, antennas=phi.antennas)
 
     def _check_received(self, y: Tensor) -> None:
         grid, length = self._grid, getattr(self._estimator[0], "signal_length", None)
         if y.ndim != 5 or tuple(y.shape[-2:]) != (grid.num_ofdm_symbols, grid.fft_size):
-            raise ValueError(
-                f"y must have shape [batch, rx, rx antennas, {grid.num_ofdm_symbols}, {grid.fft_size}] to fit the resource "
-                f"grid, got {[*y.shape]}"
-            )
+            expected = f"[batch, rx, rx antennas, {grid.num_ofdm_symbols}, {grid.fft_size}]"
+            raise ValueError(f"y must have shape {expected} to fit the resource grid, got {[*y.shape]}")
         if self.pilots and y.shape[1] != 1:
             raise ValueError(f"with pilots there must be one receiver, got {y.shape[1]}")
         entries = grid.num_streams_per_tx * y.shape[2]
@@ -187,8 +176,7 @@ def training_grid(pilots: int, streams: int, data_symbols: int, subcarriers: int
     mask = torch.zeros(1, streams, symbols, subcarriers, dtype=torch.bool)
     mask[:, :, :pilots] = True
     sent = torch.zeros(1, streams, pilots, subcarriers, dtype=torch.complex64)
-    for stream in range(streams):
-        sent[0, stream, pilots - streams + stream, 0] = 1.0
+    sent[0, :, pilots - streams :, 0] = torch.eye(streams)
     pattern = PilotPattern(mask, sent.flatten(2))
     return ResourceGrid(symbols, subcarriers, _SPACING, num_streams_per_tx=streams, pilot_pattern=pattern)
 
@@ -220,11 +208,8 @@ def _check_training(grid: ResourceGrid, pilots: int) -> None:
             f"the resource grid must have one transmitter and room for {pilots} pilots, at least one a stream, "
             f"before its data, got {grid.num_tx}, {streams} streams and {grid.num_ofdm_symbols} symbols"
         )
-    wanted = training_grid(
-        pilots, streams, grid.num_ofdm_symbols - pilots, grid.num_effective_subcarriers
-    ).pilot_pattern
-    if not torch.equal(wanted.mask, pattern.mask.to(wanted.mask)) or (
-        math.prod(wanted.pilots.shape) != math.prod(pattern.pilots.shape)
-        or not torch.equal(wanted.pilots, pattern.pilots.to(wanted.pilots))
-    ):
+    data_symbols, subcarriers = grid.num_ofdm_symbols - pilots, grid.num_effective_subcarriers
+    wanted = training_grid(pilots, streams, data_symbols, subcarriers).pilot_pattern
+    pairs = ((wanted.mask, pattern.mask), (wanted.pilots, pattern.pilots))
+    if not all(torch.equal(ours, theirs.to(ours)) for ours, theirs in pairs):
         raise ValueError(f"the resource grid must be a training_grid of {pilots} pilots and {streams} streams")

@@ -5,13 +5,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor
 
-from vlista_core.draws import Split
 from vlista_core.linops import LinearMap
+
+if TYPE_CHECKING:
+    from vlista_core.draws import Split
 
 
 @dataclass(frozen=True)

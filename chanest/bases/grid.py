@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 from torch import Tensor
 
 from chanest.bases.estimator import ChannelEstimator
-from chanest.dictionaries import KroneckerMap, Link, link_dictionary
+from chanest.dictionaries import KroneckerMap, Link, angular_dictionary
 from chanest.fit import Clock, Fit
 from vlista_core.estimate import Estimate, Measurement
 from vlista_core.metrics import nmse_db
@@ -60,7 +60,7 @@ class GridEstimator(ChannelEstimator):
 
     def grid(self) -> KroneckerMap:
         """The dictionary of the present oversampling, as `ChannelProblem.dictionary`."""
-        return link_dictionary(
+        return angular_dictionary(
             self.link.rx, self.link.tx, self.link.frequencies, oversampling=self.settings["oversampling"]
         )
 

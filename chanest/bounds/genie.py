@@ -14,11 +14,9 @@ from torch import Tensor
 
 from chanest.arrays import Array
 from chanest.bounds.base import Bound, chunks
-from chanest.channels.cdl import CdlSource
-from chanest.channels.power import Sector
+from chanest.channels.cdl import CdlModel, CdlSource, Sector, cdl_table
 from chanest.channels.rays import Rays
 from chanest.channels.source import ChannelSource
-from chanest.channels.tables import CdlTable, cdl_table
 from chanest.covariances import ColumnCovariance, KroneckerCovariance
 from chanest.covariances.rays import cluster_covariances, field_and_steering
 from chanest.problem import ChannelBatch, ChannelProblem
@@ -105,7 +103,7 @@ class GenieEnsemble(_Genie):
         """R, of batch 1."""
         source = self.problem.source
         assert isinstance(source, CdlSource)
-        parts = [_model_sum(source, cdl_table(model)) for model in source.models]
+        parts = [_model_sum(source, model) for model in source.models]
         tx, rx = torch.cat([part.tx for part in parts], 1), torch.cat([part.rx for part in parts], 1)
         return KroneckerCovariance(tx, rx / len(parts)).without_empty_terms()
 
@@ -155,14 +153,12 @@ def _cluster_sum(source: ChannelSource, rays: Rays) -> KroneckerCovariance:
     return diffuse.joined(line)
 
 
-def _model_sum(source: CdlSource, table: CdlTable) -> KroneckerCovariance:
+def _model_sum(source: CdlSource, model: CdlModel) -> KroneckerCovariance:
     """The mean of `_cluster_sum` over the sectors of both ends for one model, of batch 1."""
-    table = table if source.direction == "downlink" else table.reversed()
-    sectors = (source.bs_sector, source.ue_sector)
-    tx_sector, rx_sector = sectors if source.direction == "downlink" else sectors[::-1]
-    aoa, aod, zoa, zod = table.los_angles
-    tx, tx_line = _sector_mean(source.tx, tx_sector, table.zod, table.aod, zod, aod)
-    rx, rx_line = _sector_mean(source.rx, rx_sector, table.zoa, table.aoa, zoa, aoa)
+    table = cdl_table(model, source.direction)
+    rx_sector, tx_sector = source.sectors
+    tx, tx_line = _sector_mean(source.tx, tx_sector, table.angles[[3, 1]], table.los_angles[[3, 1]])
+    rx, rx_line = _sector_mean(source.rx, rx_sector, table.angles[[2, 0]], table.los_angles[[2, 0]])
     share = source.scale**2 / (1 + table.k_factor)
     cross = 1 / table.xpr
     mixing = torch.tensor([[[1.0, cross], [cross, 1.0]]], dtype=torch.float64)
@@ -173,17 +169,18 @@ def _model_sum(source: CdlSource, table: CdlTable) -> KroneckerCovariance:
     return diffuse.joined(_line_sum(tx_line, rx_line, power))
 
 
-def _sector_mean(
-    array: Array, sector: Sector, zenith: Tensor, azimuth: Tensor, los_zenith: float, los_azimuth: float
-) -> tuple[Tensor, Tensor]:
-    """Means over the orientations of a sector: of `cluster_covariances` and, for the line of sight, of `_moments`."""
+def _sector_mean(array: Array, sector: Sector, angles: Tensor, los_angles: Tensor) -> tuple[Tensor, Tensor]:
+    """Means over the orientations of a sector: of `cluster_covariances` and, for the line of sight, of `_moments`.
+
+    angles: zenith and azimuth, [2, clusters, rays]; los_angles: [2].
+    """
     points = sector.quadrature(yaws=max(96, 8 * array.columns), tilts=max(12, 4 * array.rows))
     clusters, line = torch.zeros(()), torch.zeros(())
     for some in torch.split(points, _ORIENTATIONS):
-        size = (len(some), -1, -1)
-        clusters = clusters + cluster_covariances(array, some, zenith.expand(size), azimuth.expand(size)).sum(0)
-        angles = (torch.full((len(some), 1), angle, dtype=torch.float64) for angle in (los_zenith, los_azimuth))
-        line = line + _moments(*field_and_steering(array, some, *angles)).sum(0)
+        rays = (angle.expand(len(some), -1, -1) for angle in angles)
+        clusters = clusters + cluster_covariances(array, some, *rays).sum(0)
+        line_of_sight = (angle.expand(len(some), 1) for angle in los_angles)
+        line = line + _moments(*field_and_steering(array, some, *line_of_sight)).sum(0)
     return clusters[None] / len(points), line[None] / len(points)
 
 

@@ -1,27 +1,73 @@
-"""Clustered delay lines CDL-A … CDL-E of TR 38.901: Sionna's tables and conventions, drawn sample by sample."""
+"""Clustered delay lines CDL-A … CDL-E of TR 38.901 clause 7.7.1, drawn sample by sample with Sionna's conventions.
+
+The tables are read from the files that Sionna ships, without importing Sionna.
+"""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import get_args
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
 from chanest.arrays import Array
-from chanest.channels.power import Sector, mean_cdl_power
+from chanest.channels.coefficients import Directions, fields, rotation
 from chanest.channels.rays import Rays
 from chanest.channels.source import ChannelSource, Direction, uniform_draws
-from chanest.channels.tables import RAYS_PER_CLUSTER, CdlModel, CdlTable, cdl_table
 
-_ANGLES = ("aoa", "aod", "zoa", "zod")
+CdlModel = Literal["A", "B", "C", "D", "E"]
+
+_RAYS_PER_CLUSTER = 20
 _EXTRA_DRAWS = 9
+_TABLE_FOLDER = ("phy", "channel", "tr38901", "models", "v19_2")
+# Table 7.5-3: offsets of the rays of a cluster for an angular spread of one degree; each with both signs.
+_OFFSETS = (0.0447, 0.1413, 0.2492, 0.3715, 0.5129, 0.6797, 0.8844, 1.1481, 1.5195, 2.1551)
+_SPREADS = {"aoa": "cASA", "aod": "cASD", "zoa": "cZSA", "zod": "cZSD"}
 
-BS_SECTOR = Sector(yaw=0.0, yaw_spread=math.pi / 3)
-UE_SECTOR = Sector(yaw=math.pi, yaw_spread=math.pi)
+
+@dataclass(frozen=True)
+class Sector:
+    """The orientations an end may take: yaw and tilt uniform within ± their spread, in radians; roll is zero."""
+
+    yaw: float = 0.0
+    yaw_spread: float = 0.0
+    tilt: float = 0.0
+    tilt_spread: float = 0.0
+
+    def orient(self, draws: Tensor) -> Tensor:
+        """Orientations from uniform numbers. draws: [batch, 2] in [0, 1) -> [batch, 3]."""
+        yaw = self.yaw + self.yaw_spread * (2 * draws[:, 0] - 1)
+        tilt = self.tilt + self.tilt_spread * (2 * draws[:, 1] - 1)
+        return torch.stack([yaw, tilt, torch.zeros_like(yaw)], dim=1)
+
+    def quadrature(self, *, yaws: int = 60, tilts: int = 6) -> Tensor:
+        """Midpoints of a grid over the sector: [points, 3], float64. An angle that does not vary gets one point."""
+        counts = (yaws if self.yaw_spread else 1, tilts if self.tilt_spread else 1)
+        midpoints = ((torch.arange(count, dtype=torch.float64) + 0.5) / count for count in counts)
+        return self.orient(torch.cartesian_prod(*midpoints))
+
+
+@dataclass(frozen=True)
+class CdlTable:
+    """One model with its rays spread out and not yet coupled; clusters in order of delay, radians, float64."""
+
+    delays: Tensor
+    """In units of the delay spread: [clusters]."""
+    powers: Tensor
+    """Diffuse clusters, summing to one: [clusters]."""
+    angles: Tensor
+    """aoa, aod, zoa, zod: [4, clusters, rays]."""
+    xpr: float
+    k_factor: float
+    los_angles: Tensor
+    """aoa, aod, zoa, zod: [4]; zeros without a line of sight."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +80,8 @@ class CdlSource(ChannelSource):
 
     models: tuple[CdlModel, ...] = ("C",)
     delay_spread: float = 100e-9
-    bs_sector: Sector = BS_SECTOR
-    ue_sector: Sector = UE_SECTOR
+    bs_sector: Sector = Sector(yaw=0.0, yaw_spread=math.pi / 3)
+    ue_sector: Sector = Sector(yaw=math.pi, yaw_spread=math.pi)
     random_los_phase: bool = True
     """Draw the phase of the line of sight of D and E. Without it, 89 % of their energy would be a fixed mean."""
     speed: tuple[float, float] = (0.0, 0.0)
@@ -53,60 +99,81 @@ class CdlSource(ChannelSource):
     def has_line_of_sight(self) -> bool:
         return any(cdl_table(model).k_factor > 0 for model in self.models)
 
+    @property
+    def sectors(self) -> tuple[Sector, Sector]:
+        """Of the receiver and of the transmitter."""
+        return self.ends(self.bs_sector, self.ue_sector)
+
     @cached_property
     def mean_power(self) -> float:
-        rx, tx = (self.ue_sector, self.bs_sector) if self.direction == "downlink" else (self.bs_sector, self.ue_sector)
-        each = [_mean_power(model, self.direction, self.rx, self.tx, rx, tx) for model in self.models]
+        each = [_mean_power(model, self.direction, self.rx, self.tx, *self.sectors) for model in self.models]
         return sum(each) / len(each)
 
     def draw(self, generators: Sequence[torch.Generator]) -> Rays:
         table = _stacked(self.models, self.direction)
         clusters = table["delays"].shape[1]
-        cells = clusters * RAYS_PER_CLUSTER
+        cells = clusters * _RAYS_PER_CLUSTER
         draws = uniform_draws(generators, 8 * cells + _EXTRA_DRAWS)
         phases, keys, extra = torch.split(draws, [4 * cells, 4 * cells, _EXTRA_DRAWS], dim=1)
         model = (extra[:, 0] * len(self.models)).long()
-        keys = keys.reshape(-1, 4, clusters, RAYS_PER_CLUSTER)
+        keys = keys.reshape(-1, 4, clusters, _RAYS_PER_CLUSTER)
         angles = table["angles"][model].gather(3, torch.argsort(keys, dim=-1, stable=True))
-        bs, ue = self.bs_sector.orient(extra[:, 1:3]), self.ue_sector.orient(extra[:, 3:5])
-        rx, tx = (ue, bs) if self.direction == "downlink" else (bs, ue)
-        los_phase = math.pi * (2 * extra[:, 5] - 1) if self.random_los_phase else torch.zeros_like(extra[:, 5])
+        rx, tx = self.ends(self.bs_sector.orient(extra[:, 1:3]), self.ue_sector.orient(extra[:, 3:5]))
         return Rays(
             model=model,
             delays=table["delays"][model] * self.delay_spread,
             powers=table["powers"][model],
-            **dict(zip(_ANGLES, angles.unbind(1), strict=True)),
-            phases=math.pi * (2 * phases.reshape(-1, clusters, RAYS_PER_CLUSTER, 4) - 1),
+            **dict(zip(_SPREADS, angles.unbind(1), strict=True)),
+            phases=math.pi * (2 * phases.reshape(-1, clusters, _RAYS_PER_CLUSTER, 4) - 1),
             xpr=table["xpr"][model],
             k_factor=table["k_factor"][model],
             los_angles=table["los_angles"][model],
-            los_phase=los_phase,
+            los_phase=math.pi * (2 * extra[:, 5] - 1) if self.random_los_phase else torch.zeros(len(model)),
             rx_orientation=rx,
             tx_orientation=tx,
             velocity=self._velocity(extra[:, 6:9]),
-            time=torch.zeros(len(generators)),
+            time=torch.zeros(len(model)),
         )
 
     def _velocity(self, draws: Tensor) -> Tensor:
         """Speed uniform in the range, azimuth uniform over the circle, zenith uniform in (0, π): [batch, 3]."""
         least, largest = self.speed
-        speed = least + (largest - least) * draws[:, 0]
-        azimuth, zenith = 2 * math.pi * draws[:, 1], math.pi * draws[:, 2]
-        sine = torch.sin(zenith)
-        heading = torch.stack([sine * torch.cos(azimuth), sine * torch.sin(azimuth), torch.cos(zenith)], 1)
-        return speed[:, None] * heading
+        speed = least + (largest - least) * draws[:, :1]
+        return speed * Directions.of(math.pi * draws[:, 2], 2 * math.pi * draws[:, 1]).vectors()
 
 
 @lru_cache
-def _mean_power(
-    model: CdlModel, direction: Direction, rx: Array, tx: Array, rx_sector: Sector, tx_sector: Sector
-) -> float:
-    return mean_cdl_power(_directed(model, direction), rx, tx, rx_sector, tx_sector)
+def cdl_table(model: CdlModel, direction: Direction = "downlink") -> CdlTable:
+    """The table of CDL-`model`; departure and arrival are exchanged for the uplink."""
+    content = json.loads((_table_folder() / f"CDL-{model}.json").read_text(encoding="utf-8"))
+    names = ("aoa", "aod", "zoa", "zod") if direction == "downlink" else ("aod", "aoa", "zod", "zoa")
+    rows = [content[name] for name in ("delays", "powers", *names)]
+    delays, powers, *rest = torch.tensor(rows, dtype=torch.float64)
+    powers, angles = 10 ** (powers / 10), torch.stack(rest)
+    first = 1 if content["los"] else 0
+    diffuse = powers[first:].sum()
+    order = first + torch.argsort(delays[first:], stable=True)
+    spreads = torch.tensor([content[_SPREADS[name]] for name in names], dtype=torch.float64)
+    offsets = torch.tensor([sign * offset for offset in _OFFSETS for sign in (1, -1)], dtype=torch.float64)
+    return CdlTable(
+        delays=delays[order],
+        powers=powers[order] / diffuse,
+        angles=torch.deg2rad(angles[:, order, None] + spreads[:, None, None] * offsets),
+        xpr=10 ** (float(content["xpr"]) / 10),
+        k_factor=float(powers[0] / diffuse) if first else 0.0,
+        los_angles=torch.deg2rad(angles[:, 0]) if first else torch.zeros(4, dtype=torch.float64),
+    )
 
 
-def _directed(model: CdlModel, direction: Direction) -> CdlTable:
-    table = cdl_table(model)
-    return table if direction == "downlink" else table.reversed()
+def _table_folder() -> Path:
+    found = find_spec("sionna")
+    for location in (found.submodule_search_locations or []) if found else []:
+        folder = Path(location).joinpath(*_TABLE_FOLDER)
+        if folder.is_dir():
+            return folder
+    raise ValueError(
+        "the CDL tables were not found: install sionna-no-rt 2.2 or newer (pip install 'sionna-no-rt>=2.2')"
+    )
 
 
 @lru_cache
@@ -116,24 +183,54 @@ def _stacked(models: tuple[CdlModel, ...], direction: Direction) -> dict[str, Te
     delays, powers: [models, clusters]; angles: [models, 4, clusters, rays]; xpr, k_factor: [models];
     los_angles: [models, 4].
     """
-    tables = [_directed(model, direction) for model in models]
-    clusters = max(len(table.delays) for table in tables)
-
-    def padded(values: Tensor, dim: int) -> Tensor:
-        missing = clusters - values.shape[dim]
-        last = values.narrow(dim, values.shape[dim] - 1, 1)
-        return torch.cat([values, *([last] * missing)], dim)
-
-    powers = torch.zeros(len(tables), clusters)
-    for row, table in zip(powers, tables, strict=True):
-        row[: len(table.powers)] = table.powers
+    tables = [cdl_table(model, direction) for model in models]
+    clusters = torch.arange(max(len(table.delays) for table in tables))
+    last = [len(table.delays) - 1 for table in tables]
+    padded = [(table, clusters.clamp_max(end), clusters <= end) for table, end in zip(tables, last, strict=True)]
     return {
-        "delays": torch.stack([padded(table.delays, 0) for table in tables]).float(),
-        "powers": powers,
-        "angles": torch.stack(
-            [padded(torch.stack([getattr(table, name) for name in _ANGLES]), 1) for table in tables]
-        ).float(),
+        "delays": torch.stack([table.delays[index] for table, index, _ in padded]).float(),
+        "powers": torch.stack([table.powers[index] * real for table, index, real in padded]).float(),
+        "angles": torch.stack([table.angles[:, index] for table, index, _ in padded]).float(),
         "xpr": torch.tensor([table.xpr for table in tables]),
         "k_factor": torch.tensor([table.k_factor for table in tables]),
-        "los_angles": torch.tensor([table.los_angles for table in tables]),
+        "los_angles": torch.stack([table.los_angles for table in tables]).float(),
     }
+
+
+@lru_cache
+def _mean_power(
+    model: CdlModel, direction: Direction, rx: Array, tx: Array, rx_sector: Sector, tx_sector: Sector
+) -> float:
+    """E|h_ij|² over phases, couplings, orientations and ports, in closed form.
+
+    Azimuth and zenith of an end are coupled at random, so a ray meets each of the 20 × 20 pairs equally often and the
+    two ends are independent: the expectation is a sum of products of moments of the two element fields.
+    """
+    table = cdl_table(model, direction)
+    receive, receive_los = _moments(rx, rx_sector, table.angles[[2, 0]], table.los_angles[[2, 0]])
+    transmit, transmit_los = _moments(tx, tx_sector, table.angles[[3, 1]], table.los_angles[[3, 1]])
+    mixing = torch.tensor([[1.0, 1.0 / table.xpr], [1.0 / table.xpr, 1.0]], dtype=torch.float64)
+    diffuse = torch.einsum("c,ca,ab,cb->", table.powers, receive[:, :2], mixing, transmit[:, :2])
+    # (F_θF'_θ - F_φF'_φ)², the line of sight: its polarisation matrix is diag(1, -1). The mean over ports of both ends.
+    specular = receive_los[:2] @ transmit_los[:2] - 2 * receive_los[2] * transmit_los[2]
+    return float((diffuse + table.k_factor * specular) / (1 + table.k_factor))
+
+
+def _moments(array: Array, sector: Sector, angles: Tensor, los_angles: Tensor) -> tuple[Tensor, Tensor]:
+    """E[F_θ²], E[F_φ²], E[F_θF_φ] over orientations and polarisations: clusters [clusters, 3], line of sight [3].
+
+    angles: zenith and azimuth, [2, clusters, rays], of which all pairs within a cluster are taken; los_angles: [2].
+    """
+    _, clusters, rays = angles.shape
+    zenith = torch.cat([angles[0].repeat_interleave(rays, dim=1).flatten(), los_angles[:1]])
+    azimuth = torch.cat([angles[1].repeat(1, rays).flatten(), los_angles[1:]])
+    turns_with_yaw = array.pattern != "omni" or sector.tilt != 0.0 or sector.tilt_spread != 0.0
+    points = sector.quadrature() if turns_with_yaw else sector.quadrature(yaws=1)
+    total = torch.zeros(3, len(zenith), dtype=torch.float64)
+    for orientation in torch.split(points, 8):
+        toward = Directions.of(zenith.expand(len(orientation), -1), azimuth.expand(len(orientation), -1))
+        local = toward.vectors() @ rotation(orientation)
+        theta, phi = fields(array, orientation, toward, local).unbind(2)
+        total += torch.stack([theta**2, phi**2, theta * phi]).mean(2).sum(1)
+    total /= len(points)
+    return total[:, :-1].reshape(3, clusters, -1).mean(2).T, total[:, -1]

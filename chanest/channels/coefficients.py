@@ -1,7 +1,8 @@
 """Channel matrices from rays in factored form: H = A_rx diag(g) A_txᵀ, one batched matrix product over all rays.
 
 Nothing of size batch × N_r × N_t × rays is ever formed. Steering vectors are built by doubling (six complex products
-give 64 elements), so a ray costs two complex exponentials an end whatever the size of the array.
+give 64 elements), so a ray costs two complex exponentials per end whatever the size of the array. Directions, rotations
+and element fields are those of TR 38.901 clauses 7.1 and 7.3, in float64.
 """
 
 from __future__ import annotations
@@ -14,11 +15,34 @@ import torch
 from torch import Tensor
 
 from chanest.arrays import Array
-from chanest.channels.geometry import Directions, fields, rotation
 from chanest.channels.rays import Rays
 
 SPEED_OF_LIGHT = 299792458.0
 End = Literal["rx", "tx"]
+
+# Tables 7.3-1 and 7.3-2: vertical and horizontal 3 dB width (degrees), largest attenuation (dB), element gain (dBi).
+_PATTERNS = {"38.901": (65.0, 65.0, 30.0, 8.0), "38.901-handheld": (125.0, 125.0, 22.5, 5.3)}
+
+
+@dataclass(frozen=True)
+class Directions:
+    """Directions in the global frame by the sines and cosines of their angles, each [..., rays], taken once."""
+
+    sin_zenith: Tensor
+    cos_zenith: Tensor
+    sin_azimuth: Tensor
+    cos_azimuth: Tensor
+
+    @classmethod
+    def of(cls, zenith: Tensor, azimuth: Tensor) -> Directions:
+        """From angles, zenith and azimuth alike [..., rays]."""
+        return cls(torch.sin(zenith), torch.cos(zenith), torch.sin(azimuth), torch.cos(azimuth))
+
+    def vectors(self) -> Tensor:
+        """Unit vectors: [..., rays, 3]."""
+        return torch.stack(
+            [self.sin_zenith * self.cos_azimuth, self.sin_zenith * self.sin_azimuth, self.cos_zenith], dim=-1
+        )
 
 
 @dataclass(frozen=True)
@@ -72,18 +96,16 @@ class RayFactors:
         return (seen * arriving.permute(0, 3, 1, 2)[..., None]).sum(dim=(1, 2))
 
 
-def ray_factors(rays: Rays, rx: Array, tx: Array, *, carrier: float, moving: End, line_of_sight: bool) -> RayFactors:
+def ray_factors(rays: Rays, rx: Array, tx: Array, carrier: float, moving: End, *, line_of_sight: bool) -> RayFactors:
     """Steering vectors and gains of every ray, complex64 (complex128 for float64 rays).
 
     `line_of_sight` says whether the source has models with one; the samples without get a ray of power zero.
     """
     wide = torch.float64
-    angles = [angle.flatten(1).to(wide) for angle in (rays.aoa, rays.aod, rays.zoa, rays.zod)]
+    angles = torch.stack([angle.flatten(1) for angle in (rays.aoa, rays.aod, rays.zoa, rays.zod)])
     if line_of_sight:
-        angles = [
-            torch.cat([angle, los[:, None]], 1) for angle, los in zip(angles, rays.los_angles.to(wide).T, strict=True)
-        ]
-    aoa, aod, zoa, zod = angles
+        angles = torch.cat([angles, rays.los_angles.T[:, :, None]], 2)
+    aoa, aod, zoa, zod = angles.to(wide)
     complex_type = torch.complex128 if rays.phases.dtype == wide else torch.complex64
     arriving, leaving = Directions.of(zoa, aoa), Directions.of(zod, aod)
     a_rx, centre_rx, field_rx = _end(rx, rays.rx_orientation.to(wide), arriving, complex_type)
@@ -164,3 +186,53 @@ def _weighted_product(rx: Tensor, gains: Tensor, tx: Tensor) -> Tensor:
     left = (rx[:, :, None, :] * gains.flatten(1, 2).mT[..., None]).flatten(2)
     product = torch.bmm(left.mT, tx).view(batch, pol_rx, pol_tx, elements_rx, elements_tx)
     return product.transpose(2, 3).reshape(batch, pol_rx * elements_rx, pol_tx * elements_tx)
+
+
+def rotation(orientation: Tensor) -> Tensor:
+    """The matrix from local to global coordinates (7.1-4). orientation: yaw, tilt, roll [..., 3] -> [..., 3, 3]."""
+    (ca, cb, cc), (sa, sb, sc) = torch.cos(orientation).unbind(-1), torch.sin(orientation).unbind(-1)
+    rows = [
+        torch.stack([ca * cb, ca * sb * sc - sa * cc, ca * sb * cc + sa * sc], dim=-1),
+        torch.stack([sa * cb, sa * sb * sc + ca * cc, sa * sb * cc - ca * sc], dim=-1),
+        torch.stack([-sb, cb * sc, cb * cc], dim=-1),
+    ]
+    return torch.stack(rows, dim=-2)
+
+
+def fields(array: Array, orientation: Tensor, toward: Directions, local: Tensor) -> Tensor:
+    """Global θ and φ field of an element of each polarisation.
+
+    orientation: [batch, 3]; toward: directions [batch, rays]; local: [batch, rays, 3] the same in the local frame
+    -> [batch, polarisations, 2, rays].
+    """
+    cosine, sine = _polarisation_turn(orientation, toward)
+    slants = [(math.cos(slant), math.sin(slant)) for slant in array.slants]
+    along_theta = torch.stack([along * cosine - across * sine for along, across in slants], dim=1)
+    along_phi = torch.stack([along * sine + across * cosine for along, across in slants], dim=1)
+    field = torch.stack([along_theta, along_phi], dim=2)
+    return field if array.pattern == "omni" else field * _amplitude(array, local)[:, None, None, :]
+
+
+def _polarisation_turn(orientation: Tensor, toward: Directions) -> tuple[Tensor, Tensor]:
+    """cos ψ and sin ψ of the turn from local to global field components (7.1-15): each [batch, rays]."""
+    (cos_yaw, cos_tilt, cos_roll), (sin_yaw, sin_tilt, sin_roll) = (
+        trigonometry(orientation)[:, :, None].unbind(1) for trigonometry in (torch.cos, torch.sin)
+    )
+    cos_turn = toward.cos_azimuth * cos_yaw + toward.sin_azimuth * sin_yaw
+    sin_turn = toward.sin_azimuth * cos_yaw - toward.cos_azimuth * sin_yaw
+    real = sin_roll * toward.cos_zenith * sin_turn + cos_roll * (
+        cos_tilt * toward.sin_zenith - sin_tilt * toward.cos_zenith * cos_turn
+    )
+    imaginary = sin_roll * cos_turn + sin_tilt * cos_roll * sin_turn
+    length = torch.hypot(real, imaginary).clamp_min(torch.finfo(real.dtype).tiny)
+    return real / length, imaginary / length
+
+
+def _amplitude(array: Array, local: Tensor) -> Tensor:
+    """√(power pattern) in local directions (7.3-1): [batch, rays, 3] -> [batch, rays]."""
+    vertical_width, horizontal_width, floor, gain = _PATTERNS[array.pattern]
+    zenith = torch.rad2deg(torch.acos(local[..., 2].clamp(-1.0, 1.0)))
+    azimuth = torch.rad2deg(torch.atan2(local[..., 1], local[..., 0]))
+    vertical = (12 * ((zenith - 90.0) / vertical_width) ** 2).clamp_max(floor)
+    horizontal = (12 * (azimuth / horizontal_width) ** 2).clamp_max(floor)
+    return 10 ** ((gain - (vertical + horizontal).clamp_max(floor)) / 20)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
@@ -63,10 +63,6 @@ class Rays:
     def to(self, device: torch.device | str) -> Rays:
         """The same rays on `device`."""
         return Rays(*(tensor.to(device) for tensor in self.tensors()))
-
-    def at(self, time: Tensor) -> Rays:
-        """The same rays at another moment. time: [batch] seconds."""
-        return replace(self, time=time)
 
 
 FIELD_NAMES = tuple(field.name for field in fields(Rays))

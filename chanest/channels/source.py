@@ -5,22 +5,21 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor
 
 from chanest.arrays import Array
-from chanest.channels.blocks import in_blocks
 from chanest.channels.coefficients import End, RayFactors, ray_factors
 from chanest.channels.rays import Rays
-from vlista_core.draws import Split, sample_generators
-from vlista_core.problems import check_count
+from vlista_core.draws import Split, in_blocks, sample_generators
 
 Direction = Literal["downlink", "uplink"]
 Backend = Literal["factored", "sionna"]
+OfAnEnd = TypeVar("OfAnEnd")
 
 DRAWS = 1
 """Goes up with every change to what a (seed, split, index) draws, so that stored channels of older code are not taken."""
@@ -55,13 +54,17 @@ class ChannelSource(ABC):
     def has_line_of_sight(self) -> bool:
         """Whether some model of the source has a line of sight."""
 
+    def ends(self, of_bs: OfAnEnd, of_ue: OfAnEnd) -> tuple[OfAnEnd, OfAnEnd]:
+        """What the receiver and what the transmitter has, from what the base station and the user have."""
+        return (of_ue, of_bs) if self.direction == "downlink" else (of_bs, of_ue)
+
     @property
     def rx(self) -> Array:
-        return self.ue if self.direction == "downlink" else self.bs
+        return self.ends(self.bs, self.ue)[0]
 
     @property
     def tx(self) -> Array:
-        return self.bs if self.direction == "downlink" else self.ue
+        return self.ends(self.bs, self.ue)[1]
 
     @property
     def moving(self) -> End:
@@ -86,13 +89,11 @@ class ChannelSource(ABC):
         if self.snapshots == 1:
             return drawn
         moments = [self.snapshot_interval * (index % self.snapshots) for index in indices]
-        return drawn.at(torch.tensor(moments, dtype=drawn.time.dtype))
+        return replace(drawn, time=torch.tensor(moments, dtype=drawn.time.dtype))
 
     def factors(self, rays: Rays) -> RayFactors:
         """The factored form of the channels, not normalised."""
-        return ray_factors(
-            rays, self.rx, self.tx, carrier=self.carrier, moving=self.moving, line_of_sight=self.has_line_of_sight
-        )
+        return ray_factors(rays, self.rx, self.tx, self.carrier, self.moving, line_of_sight=self.has_line_of_sight)
 
     def taps(self, rays: Rays) -> Tensor:
         """The matrix of every cluster, normalised: [batch, clusters, N_r, N_t]."""
@@ -104,11 +105,11 @@ class ChannelSource(ABC):
 
     def matrices(self, rays: Rays) -> Tensor:
         """h: [batch, N_r, N_t], or [batch, subcarriers, N_r, N_t] where the source has frequencies."""
-        if self.frequencies is None:
-            if self.backend == "sionna":
-                return self.taps(rays).sum(1)
+        if self.frequencies is None and self.backend == "factored":
             return self.scale * self.factors(rays).narrowband()
         taps = self.taps(rays)
+        if self.frequencies is None:
+            return taps.sum(1)
         return (self.delay_response(rays).to(taps.dtype) @ taps.flatten(2)).reshape(len(rays), *self.shape)
 
     def delay_response(self, rays: Rays) -> Tensor:
@@ -128,8 +129,6 @@ class ChannelSource(ABC):
 
     def sample(self, count: int, *, seed: int, split: Split = "test", start: int = 0) -> tuple[Tensor, Rays]:
         """h of samples start … start + count - 1 of the stream (seed, split), and their rays."""
-        check_count("count", count)
-        check_count("start", start, least=0)
 
         def block(indices: range) -> tuple[Tensor, ...]:
             rays = self.rays(indices, seed=seed, split=split)

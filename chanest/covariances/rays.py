@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from chanest.arrays import Array
-from chanest.channels.geometry import Directions, fields, rotation
+from chanest.channels.coefficients import Directions, fields, rotation
 
 
 def field_and_steering(array: Array, orientation: Tensor, zenith: Tensor, azimuth: Tensor) -> tuple[Tensor, Tensor]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from chanest.bases.grid import Choices, GridEstimator, Settings
-from chanest.dictionaries import KroneckerMap, link_dictionary
+from chanest.dictionaries import KroneckerMap, angular_dictionary
 from chanest.frontend import BeamformingMap
 from vlista_core.checkpoint import register_model
 from vlista_core.estimate import Estimate, Measurement
@@ -37,7 +37,7 @@ class SOMPEstimator(GridEstimator):
     }
 
     def grid(self) -> KroneckerMap:
-        return link_dictionary(self.link.rx, self.link.tx, None, oversampling=self.settings["oversampling"])
+        return angular_dictionary(self.link.rx, self.link.tx, None, oversampling=self.settings["oversampling"])
 
     def solve(self, measured: Measurement, dictionary: KroneckerMap) -> Estimate:
         leveled = Measurement(measured.y, measured.phi, self.level(measured))

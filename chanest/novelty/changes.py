@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from chanest.channels.tables import CdlModel
+from chanest.channels.cdl import CdlModel
 from chanest.problem import ChannelBatch, ChannelProblem
 from chanest.scenario import CdlSection, Scenario
 from vlista_core.draws import Split

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from chanest.arrays import Array
-from chanest.channels.geometry import Directions, rotation
+from chanest.channels.coefficients import Directions, rotation
 from chanest.channels.rays import Rays
 from chanest.problem import ChannelProblem
 from vlista_core.plotting import new_figure

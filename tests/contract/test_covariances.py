@@ -19,7 +19,7 @@ from chanest.covariances import (
     MainDirections,
 )
 from chanest.covariances.grid import GridCovariance, GridLags
-from chanest.dictionaries import Link, link_dictionary
+from chanest.dictionaries import Link, angular_dictionary
 from chanest.frontend import BeamformingMap
 from vlista_core.gaussian import Covariance, DenseCovariance, WhiteCovariance
 from vlista_core.linops import LinearMap
@@ -68,7 +68,7 @@ def _columns(dtype: torch.dtype, *, count: int, subcarriers: int) -> ColumnCovar
 
 def _grid(dtype: torch.dtype, rx: Array, frequencies: tuple[float, ...] | None) -> GridCovariance:
     link = Link(rx, TX, frequencies)
-    psi = link_dictionary(rx, TX, frequencies, oversampling=1.5).cast(dtype)
+    psi = angular_dictionary(rx, TX, frequencies, oversampling=1.5).cast(dtype)
     return GridCovariance(_positive((BATCH, psi.shape[1]), dtype, 9), GridLags.of(link, psi))
 
 

@@ -11,11 +11,10 @@ import torch
 from torch import Tensor
 
 from chanest.arrays import Array, ula, upa
-from chanest.channels import CdlSource, Sector
+from chanest.channels.cdl import CdlModel, CdlSource, Sector, cdl_table
 from chanest.channels.paths import PathSource
 from chanest.channels.sionna_backend import global_state_kept, sionna_array
 from chanest.channels.source import Direction
-from chanest.channels.tables import CdlModel, cdl_table
 
 MODELS: tuple[CdlModel, ...] = ("A", "B", "C", "D", "E")
 PAIRS = {
@@ -81,8 +80,8 @@ def test_tables_and_rays_are_those_of_sionnas_cdl(model: CdlModel) -> None:
     cdl = _sionna_cdl(model, ula(2), ula(2))
     table = cdl_table(model)
     order = torch.argsort(cdl._delays, stable=True)
-    for name in ("aoa", "aod", "zoa", "zod"):
-        torch.testing.assert_close(getattr(table, name), getattr(cdl, f"_{name}")[order].double(), atol=1e-6, rtol=0)
+    for angles, name in zip(table.angles, ("aoa", "aod", "zoa", "zod"), strict=True):
+        torch.testing.assert_close(angles, getattr(cdl, f"_{name}")[order].double(), atol=1e-6, rtol=0)
     torch.testing.assert_close(table.powers, cdl._powers[order].double(), atol=1e-7, rtol=1e-6)
     torch.testing.assert_close(table.delays * 100e-9, cdl._delays[order].double(), atol=1e-14, rtol=1e-6)
     assert table.k_factor == pytest.approx(float(cdl._k_factor), rel=1e-5)

@@ -13,7 +13,7 @@ from torch import Tensor
 from chanest.arrays import Array, Polarization
 from chanest.bases.grid import GridEstimator
 from chanest.covariances.grid import GridLags
-from chanest.dictionaries import KroneckerMap, Link, angular_dictionary, link_dictionary
+from chanest.dictionaries import KroneckerMap, Link, angular_dictionary
 from chanest.estimators import estimator_class
 from chanest.estimators.omp import OMPEstimator
 from chanest.estimators.sbl import SBL
@@ -173,7 +173,7 @@ def test_coupling_keeps_the_total_and_goes_round() -> None:
 def test_lags_stand_for_the_dictionary(polarization: Polarization) -> None:
     rx, tx = Array(1, 2, polarization=polarization), Array(2, 3)
     link = Link(rx, tx, (-1e6, 0.0, 1e6))
-    dictionary = link_dictionary(rx, tx, link.frequencies, oversampling=1.5).cast(torch.complex128)
+    dictionary = angular_dictionary(rx, tx, link.frequencies, oversampling=1.5).cast(torch.complex128)
     lags = GridLags.of(link, dictionary)
     psi = dictionary.materialize()[0]
     generator = torch.Generator().manual_seed(0)
