@@ -150,8 +150,9 @@ def test_map_contract(name: str, check: Callable[[MapCase, torch.dtype], None]) 
 
 
 def test_every_kind_of_covariance_is_checked() -> None:
-    def kinds(cls: type[Covariance]) -> set[type[Covariance]]:
-        return {cls, *(kind for sub in cls.__subclasses__() for kind in kinds(sub))}
+    def kinds(cls: type) -> set[type]:
+        below: list[type] = cls.__subclasses__()
+        return {cls, *(kind for each in below for kind in kinds(each))}
 
     checked = {type(case.make(torch.complex128)) for case in CASES}
     assert {kind for kind in kinds(Covariance) if not getattr(kind, "__abstractmethods__", None)} == checked

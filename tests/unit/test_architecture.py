@@ -65,7 +65,17 @@ def test_the_folder_of_estimators_holds_estimators_only_one_a_file() -> None:
 
 @pytest.mark.parametrize("package", ["chanest", "vlista_core", "chanest.cli"])
 def test_imports_are_light(package: str) -> None:
-    heavy = ("sionna", "matplotlib", "lightning", "lightning_fabric", "pandas", "torchmetrics", "sklearn", "h5py", "dask")
+    heavy = (
+        "sionna",
+        "matplotlib",
+        "lightning",
+        "lightning_fabric",
+        "pandas",
+        "torchmetrics",
+        "sklearn",
+        "h5py",
+        "dask",
+    )
     code = f"import sys, {package}; print(*(name for name in {heavy!r} if name in sys.modules))"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert run.stdout.split() == []

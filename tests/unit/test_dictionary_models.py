@@ -169,7 +169,7 @@ def test_the_elbo_is_the_sum_of_its_terms() -> None:
     noise = torch.randn(6, 40, 48, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     signals, _, posteriors, _ = model.run(batch.y, batch.phi, batch.noise_var, [noise])
     normal = torch.distributions.Normal(signals[0], 0.3)
-    log_density: torch.Tensor = normal.log_prob(batch.signal)  # type: ignore[no-untyped-call]
+    log_density: torch.Tensor = normal.log_prob(batch.signal)
     assert torch.allclose(bound.log_likelihood, log_density.sum(1))
     posterior = torch.distributions.Normal(posteriors[0].centre, posteriors[0].deviation)  # type: ignore[attr-defined]
     prior = torch.distributions.Normal(0.0, 1.0)

@@ -58,7 +58,7 @@ def test_samples_have_the_stated_moments() -> None:
 
 def test_standard_gaussian_is_the_prior_of_the_first_dictionary() -> None:
     prior = standard_gaussian(torch.zeros(7, 2, 3))
-    expected = torch.distributions.Normal(0.0, 1.0).log_prob(torch.tensor(0.7)) * 6  # type: ignore[no-untyped-call]
+    expected = torch.distributions.Normal(0.0, 1.0).log_prob(torch.tensor(0.7)) * 6
     assert torch.allclose(prior.log_density(torch.full((1, 2, 3), 0.7)), expected)
 
 
@@ -90,8 +90,7 @@ class TwoWidths(DictionaryDistribution):
 
     def log_density(self, dictionary: Tensor) -> Tensor:
         parts = [
-            torch.distributions.Normal(self.centre, width).log_prob(dictionary)  # type: ignore[no-untyped-call]
-            for width in (self.narrow, self.wide)
+            torch.distributions.Normal(self.centre, width).log_prob(dictionary) for width in (self.narrow, self.wide)
         ]
         return (torch.logaddexp(*parts) - math.log(2)).sum((1, 2))
 
