@@ -46,6 +46,8 @@ class ChannelEstimator(nn.Module, Estimator, Configured):
     """Whether it is for one subcarrier only."""
     one_polarisation: ClassVar[bool] = False
     """Whether it is for arrays of one polarisation only."""
+    begins_with: ClassVar[str | None] = None
+    """The estimator whose weights for the same scenario `begin_with` is given before `fit`, where there are some."""
 
     def __init__(self, signal_length: int) -> None:
         super().__init__()
@@ -67,6 +69,9 @@ class ChannelEstimator(nn.Module, Estimator, Configured):
         if cls.one_polarisation and max(len(rx.slants), len(tx.slants)) > 1:
             came = f"{tx.polarization} to {rx.polarization}"
             raise ValueError(f"{cls.name} is for arrays of one polarisation; {problem.scenario.name} has {came}")
+
+    def begin_with(self, other: ChannelEstimator) -> None:
+        """Take over what `begins_with` has learned, where it fits."""
 
     def fit(self, problem: ChannelProblem, plan: Fit) -> dict[str, Json]:
         """Learn or tune in place from the training and validation splits; returns what the file should say of it."""

@@ -30,6 +30,8 @@ class VLISTAEstimator(UnfoldedEstimator):
     name = "vlista"
     summary = "VLISTA: a posterior over each measurement's dictionary; gives a variance and samples where asked"
     half_precision = True
+    begins_with = "a-dlista-adaptive"
+    _begun: AdaptiveADLISTAEstimator | None = None
     batch_size = 48
     learning_rate = 1e-3
     scalar_rate = 3e-3
@@ -38,20 +40,22 @@ class VLISTAEstimator(UnfoldedEstimator):
     def build(cls, problem: ChannelProblem) -> Self:
         return cls(problem.signal_length, KroneckerVLISTA(starting_dictionary(problem), layers=LAYERS))
 
-    def start(self, problem: ChannelProblem, draws: PooledDraws, plan: Fit) -> str:
-        """From the scenario's `a-dlista-adaptive`: its weights where some fit, else one trained with half of the budget."""
-        from chanest.weights import find_weights, get_estimator
+    def begin_with(self, other: ChannelEstimator) -> None:
+        if isinstance(other, AdaptiveADLISTAEstimator) and other.configuration() == self._plain().configuration():
+            self._begun = other
 
-        network = cast(KroneckerVLISTA, self.network)
-        plain: ChannelEstimator = AdaptiveADLISTAEstimator(self.signal_length, network.plain())
-        if find_weights(plain.name, problem.scenario.name) is not None:
-            found = get_estimator(plain.name, problem)
-            if found.configuration() == plain.configuration():
-                network.load_state_dict(found.get_submodule("network").state_dict(), strict=False)
-                return "weights of a-dlista-adaptive"
-        plain.fit(problem, plan.part(0.5))
-        network.load_state_dict(plain.get_submodule("network").state_dict(), strict=False)
-        return "a-dlista-adaptive with half of the budget"
+    def start(self, problem: ChannelProblem, draws: PooledDraws, plan: Fit) -> str:
+        """From `a-dlista-adaptive`: the one that was given where it fits, else one trained with half of the budget."""
+        plain, words = self._begun, f"weights of {self.begins_with}"
+        if plain is None:
+            plain, words = self._plain(), f"{self.begins_with} with half of the budget"
+            plain.fit(problem, plan.part(0.5))
+        self.network.load_state_dict(plain.network.state_dict(), strict=False)
+        return words
+
+    def _plain(self) -> AdaptiveADLISTAEstimator:
+        """An `a-dlista-adaptive` of the same size, untrained."""
+        return AdaptiveADLISTAEstimator(self.signal_length, cast(KroneckerVLISTA, self.network).plain())
 
     def training_loss(self, batch: Batch, *, generator: torch.Generator) -> Tensor:
         """-ELBO."""

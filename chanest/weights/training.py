@@ -30,6 +30,9 @@ def train_estimator(name: str, problem: ChannelProblem, plan: Fit, *, folder: Pa
     cls = estimator_class(name)
     cls.check(problem)
     estimator = cls.build(problem)
+    start = None if cls.begins_with is None else find_weights(cls.begins_with, problem.scenario.name)
+    if cls.begins_with is not None and start is not None:
+        estimator.begin_with(uncalibrated(cls.begins_with, problem, start))
     facts = estimator.fit(problem, plan.telling(0.0, _FITTED))
     path = target / weights_file(name, problem.scenario.name)
     save_estimator(estimator, problem, path, facts={"seed": plan.seed, "budget": plan.budget, **facts})

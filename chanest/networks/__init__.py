@@ -1,0 +1,1 @@
+"""The networks inside learned estimators, and how they are trained."""

@@ -1,0 +1,1 @@
+"""Variances that can be trusted: estimates with variances, their calibration, and noise that nobody knows."""
