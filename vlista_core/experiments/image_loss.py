@@ -63,8 +63,6 @@ def train(
     result = trainer.fit(learner, problem, seed=seed, checkpoint=resume, resume=resume is not None)
     if first < result.best_validation:
         network.load_state_dict(start)
-    if resume is not None:
-        resume.unlink(missing_ok=True)
     return result
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, cast
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 from vlista_core.study.tables import Table
 from vlista_core.tensorfile import Json
@@ -47,11 +47,13 @@ class Figure(NamedTuple):
     """Of a PNG in the folder that `Study.figures` was given."""
 
 
-class Study(BaseModel, frozen=True, extra="forbid"):
+class Study(BaseModel):
     """Cells that run in any order and anywhere, and the tables and figures of those that are done.
 
     The fields of a subclass are its configuration. A field with `exclude=True` is no part of it: where data lie, say.
     """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: ClassVar[str]
     """As in the registry."""
