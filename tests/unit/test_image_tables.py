@@ -89,7 +89,7 @@ def test_a_cell_says_when_it_passed_the_printed_figure(tmp_path: Path) -> None:
 
 
 def test_lista_starts_as_the_best_linear_estimate_from_what_it_sees() -> None:
-    problem = image_models.image_problem(_toy(), 40, "lista")
+    problem = ImageProblem(data=_toy(), rows=40, centred=True)
     psi = image_models.denoising_start(problem, 0)
     batch = problem.sample(400, seed=3, split="train")
     seen = batch.phi.adjoint(batch.y)

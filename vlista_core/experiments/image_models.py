@@ -64,23 +64,16 @@ class _Whitened(NamedTuple):
     scaled: bool = False
     """Whether atoms are learned in units of their norms."""
 
-
-_WHITENED = {
-    ("mnist", 1): _Whitened(0.0, 4e-4),
-    ("mnist", 10): _Whitened(0.0, 4e-4),
-    ("mnist", 100): _Whitened(0.0, 4e-4),
-    ("mnist", 300): _Whitened(0.1, 3e-4),
-    ("cifar10", 300): _Whitened(0.0, 5e-5, scaled=True),
-    ("cifar10", 500): _Whitened(0.0, 5e-5, scaled=True),
-}
-_WHITENED_ELSEWHERE = _Whitened(0.0, 3e-5)
-
-
-def image_problem(data: ImageData, measurements: int, model: str, *, fixed_phi_seed: int | None = None) -> ImageProblem:
-    """The problem that `model` is trained and tested on; its test draws are the same for all models."""
-    made = MODELS[model]
-    sharing = made.sharing if isinstance(made, Recipe) else 1
-    return ImageProblem(data=data, rows=measurements, centred=True, sharing=sharing, fixed_phi_seed=fixed_phi_seed)
+    @classmethod
+    def chosen(cls, problem: ImageProblem) -> _Whitened:
+        match problem.data.name, problem.measurements:
+            case "mnist", 1 | 10 | 100:
+                return cls(0.0, 4e-4)
+            case "mnist", 300:
+                return cls(0.1, 3e-4)
+            case "cifar10", 300 | 500:
+                return cls(0.0, 5e-5, scaled=True)
+        return cls(0.0, 3e-5)
 
 
 def fit(model: str, problem: ImageProblem, seed: int, weights: Path) -> Fitted:
@@ -172,7 +165,7 @@ def build(name: str, problem: ImageProblem, seed: int) -> UnfoldedModel:
         case "a-dlista":
             model = ADLISTA(_start(problem, seed), layers=LAYERS, augmentation="paper", generator=generator)
         case "a-dlista-adaptive":
-            (directions, power), chosen = _principal(problem, seed), _whitened(problem)
+            (directions, power), chosen = _principal(problem, seed), _Whitened.chosen(problem)
             root = directions * (power + chosen.shrinkage * power.mean()).sqrt()
             psi = LearnedDictionary(root, scaled=chosen.scaled)
             model = ADLISTA(psi, layers=LAYERS, covariance=root @ root.mT, generator=generator)
@@ -208,10 +201,6 @@ def denoising_start(problem: ImageProblem, seed: int) -> Tensor:
     m = problem.measurements
     gain = power / ((1.0 + 1.0 / m) * power + power.sum() / m)
     return directions * torch.sqrt(1.0 - (1.0 - gain) ** (1.0 / LAYERS))
-
-
-def _whitened(problem: ImageProblem) -> _Whitened:
-    return _WHITENED.get((problem.data.name, problem.measurements), _WHITENED_ELSEWHERE)
 
 
 def _analytic(problem: ImageProblem, seed: int) -> tuple[Tensor, Tensor]:
@@ -271,7 +260,7 @@ MODELS: dict[str, Made[ImageProblem]] = {
     "dlista": Recipe(500, 5e-4, validations=10),
     "a-dlista": Recipe(120, 5e-4, sharing=64, validations=4, validation_samples=64),
     "a-dlista-adaptive": Recipe(
-        300, lambda problem: _whitened(problem).rate, sharing=32, validations=30, validation_samples=128
+        300, lambda problem: _Whitened.chosen(problem).rate, sharing=32, validations=30, validation_samples=128
     ),
     "bcs": make_bcs,
     "lmmse": make_lmmse,
