@@ -17,7 +17,7 @@ from torch import Tensor
 
 from vlista_core.draws import Split
 from vlista_core.experiments.curves import BAYESIAN, LOOKS
-from vlista_core.experiments.experiment import identity, rows_by
+from vlista_core.experiments.experiment import cells_of, identity, rows_by
 from vlista_core.experiments.images import ImageExperiment, estimate_with_variance
 from vlista_core.metrics import calibration_error, coverage
 from vlista_core.plotting import new_figure
@@ -62,7 +62,7 @@ class Calibration(ImageExperiment):
     draws: int = 100
 
     def cells(self) -> list[Cell]:
-        return [{"model": model, "measurements": self.measurements, "seed": 0} for model in self.models]
+        return cells_of(measurements=[self.measurements], seed=[0], model=self.models)
 
     def run(self, cell: Cell, context: Context) -> Row:
         estimator, problem, details = self.fitted("mnist", "mnist", cell, context)

@@ -32,11 +32,6 @@ FOLDER = Path("out") / "experiments"
 TITLE = "Variational Learning ISTA: the experiments"
 
 
-@app.callback()
-def _main() -> None:
-    """The paper's experiments: run them, and see ours beside what the paper prints."""
-
-
 @app.command("list")
 def list_experiments(output: Output = FOLDER) -> None:
     """List the experiments, and how much of each is done."""

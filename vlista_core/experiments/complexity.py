@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 
 from vlista_core.dictionaries import LearnedDictionary
-from vlista_core.experiments.experiment import Experiment, identity, published, rows_by
+from vlista_core.experiments.experiment import Experiment, cells_of, identity, published, rows_by
 from vlista_core.linops import DenseMap
 from vlista_core.models import ADLISTA, LISTA, NALISTA, VLISTA, UnfoldedModel
 from vlista_core.models.complexity import complexity, parameters
@@ -47,9 +47,7 @@ class Complexity(Experiment):
     measurements: tuple[int, ...] = (10, 500)
 
     def cells(self) -> list[Cell]:
-        return [
-            {"model": model, "measurements": m, "seed": 0} for model in reversed(self.models) for m in self.measurements
-        ]
+        return cells_of(seed=[0], model=reversed(self.models), measurements=self.measurements)
 
     def timed(self, cell: Cell) -> bool:
         return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Callable, Iterable
@@ -14,6 +15,7 @@ from pydantic import Field
 
 from vlista_core.study import Cell, Row, Study, Table
 from vlista_core.study.tables import decibels
+from vlista_core.tensorfile import Json
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,6 +52,11 @@ class Experiment(Study):
             reached = row["seconds_to_printed"]
             words += f", printed figure {'not reached' if reached is None else f'reached after {reached:.0f} s'}"
         return words
+
+
+def cells_of(**values: Iterable[Json]) -> list[Cell]:
+    """A cell for each combination of values, those of the last key changing fastest."""
+    return [dict(zip(values, each, strict=True)) for each in itertools.product(*values.values())]
 
 
 def identity(cell: Cell) -> tuple[str, int, int]:

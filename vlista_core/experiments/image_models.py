@@ -249,7 +249,7 @@ def _vlista(problem: ImageProblem, seed: int, generator: torch.Generator) -> VLI
 
 
 WARM: Recipe[ImageProblem] = Recipe(200, 5e-4, validations=4)
-"""Of what VLISTA starts from."""
+"""How what VLISTA starts from is trained."""
 MODELS: dict[str, Made[ImageProblem]] = {
     "canonical": partial(make_ista, "canonical"),
     "wavelet": partial(make_ista, "wavelet"),

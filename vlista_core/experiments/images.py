@@ -12,7 +12,15 @@ from vlista_core.data.image_problem import ImageProblem
 from vlista_core.data.images import load_images
 from vlista_core.estimate import Estimator
 from vlista_core.experiments.curves import Curve, draw_panels
-from vlista_core.experiments.experiment import STANDS_FOR, Experiment, by_measurements, compared, identity, printed
+from vlista_core.experiments.experiment import (
+    STANDS_FOR,
+    Experiment,
+    by_measurements,
+    cells_of,
+    compared,
+    identity,
+    printed,
+)
 from vlista_core.experiments.image_models import MODELS, fit
 from vlista_core.experiments.recipes import Recipe, estimate_test_draws
 from vlista_core.metrics import nmse_db, psnr_db, ssim
@@ -82,13 +90,8 @@ class ImageTable(ImageExperiment):
 
     def cells(self) -> list[Cell]:
         """Seed by seed, number of measurements by number of measurements, all models of each together."""
-        return [
-            {"model": model, "measurements": m, "seed": seed}
-            for seed in range(self.seeds)
-            for m in self.measurements
-            if seed < self._seeds_at(m)
-            for model in self.models
-        ]
+        cells = cells_of(seed=range(self.seeds), measurements=self.measurements, model=self.models)
+        return [cell for cell in cells if cell["seed"] == 0 or cell["measurements"] == self.repeated]
 
     def run(self, cell: Cell, context: Context) -> Row:
         model, m, seed = identity(cell)

@@ -24,7 +24,7 @@ from torch import Tensor
 from vlista_core.data.image_problem import ImageProblem
 from vlista_core.estimate import Estimator
 from vlista_core.experiments.curves import BAYESIAN
-from vlista_core.experiments.experiment import identity, rows_by
+from vlista_core.experiments.experiment import cells_of, identity, rows_by
 from vlista_core.experiments.images import ImageExperiment, estimate_with_variance
 from vlista_core.metrics import auroc
 from vlista_core.plotting import new_figure
@@ -78,11 +78,7 @@ class OutOfDistribution(ImageExperiment):
     draws: int = 100
 
     def cells(self) -> list[Cell]:
-        return [
-            {"model": model, "measurements": self.measurements, "seed": seed}
-            for seed in DIGITS
-            for model in self.models
-        ]
+        return cells_of(measurements=[self.measurements], seed=DIGITS, model=self.models)
 
     def run(self, cell: Cell, context: Context) -> Row:
         model, _, seed = identity(cell)

@@ -98,20 +98,11 @@ def fit(
     network = build(problem, seed)
     before = time.perf_counter() - start
     result = train(network, problem, made, seed, resume)
+    noted = ("sharing", "validations", "validation_samples", "own_loss")
+    spent: Row = {"steps": result.steps, "batch_size": made.batch_size, "samples": result.steps * made.batch_size}
     details: Row = {
-        "recipe": {
-            "learning_rate": made.trainer(problem).learning_rate,
-            "sharing": made.sharing,
-            "validations": made.validations,
-            "validation_samples": made.validation_samples,
-            "own_loss": made.own_loss,
-        },
-        "budget": {
-            "steps": result.steps,
-            "batch_size": made.batch_size,
-            "samples": result.steps * made.batch_size,
-            "seconds": round(before + result.seconds, 2),
-        },
+        "recipe": {"learning_rate": made.trainer(problem).learning_rate, **{key: getattr(made, key) for key in noted}},
+        "budget": {**spent, "seconds": round(before + result.seconds, 2)},
         "parameters": sum(parameter.numel() for parameter in network.parameters()),
         "history": [[r.step, round(before + r.seconds, 2), round(figure(r.validation), 4)] for r in result.history],
     }

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vlista_core.experiments.experiment import by_measurements, identity, rows_by
+from vlista_core.experiments.experiment import by_measurements, cells_of, identity, rows_by
 from vlista_core.experiments.images import ImageExperiment
 from vlista_core.metrics import ssim
 from vlista_core.plotting import new_figure
@@ -43,12 +43,7 @@ class Reconstructions(ImageExperiment):
     """The first of the test set."""
 
     def cells(self) -> list[Cell]:
-        return [
-            {"model": model, "measurements": m, "seed": 0, "data": data}
-            for m in self.measurements
-            for data in DATA
-            for model in self.models
-        ]
+        return cells_of(seed=[0], measurements=self.measurements, data=DATA, model=self.models)
 
     def run(self, cell: Cell, context: Context) -> Row:
         data = str(cell["data"])

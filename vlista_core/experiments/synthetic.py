@@ -18,7 +18,7 @@ from vlista_core.data.synthetic import SyntheticProblem
 from vlista_core.dictionaries import LearnedDictionary
 from vlista_core.estimate import Estimator
 from vlista_core.experiments.curves import Curve, draw_panels
-from vlista_core.experiments.experiment import Experiment, by_measurements, identity, rows_by
+from vlista_core.experiments.experiment import Experiment, by_measurements, cells_of, identity, rows_by
 from vlista_core.experiments.recipes import FROM, Fitted, Made, Recipe, estimate_test_draws, fit, started
 from vlista_core.metrics import nmse_db, nmse_median_db, squared_error_ratios
 from vlista_core.models import ADLISTA, ALISTA, DLISTA, LISTA, NALISTA, VLISTA, UnfoldedModel
@@ -132,12 +132,8 @@ class Synthetic(Experiment):
     test_samples: int = 1000
 
     def cells(self) -> list[Cell]:
-        return [
-            {"model": model, "measurements": m, "seed": 0, "phi": phi}
-            for phi in _WORDS
-            for m in self.measurements
-            for model in self._models(phi)
-        ]
+        cells = cells_of(seed=[0], phi=_WORDS, measurements=self.measurements, model=self.models)
+        return [cell for cell in cells if cell["model"] in self._models(str(cell["phi"]))]
 
     def run(self, cell: Cell, context: Context) -> Row:
         model, rows, seed = identity(cell)
