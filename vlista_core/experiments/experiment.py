@@ -37,7 +37,10 @@ class Experiment(Study):
     """The folder of the data sets; None leaves it to `vlista_core.data`."""
 
     def cell_id(self, cell: Cell) -> str:
-        return cell_name(self.name, cell)
+        """A name that is unique within all experiments and fit for a file, such as mnist.a-dlista.m100.s0."""
+        (model, m, seed), known = identity(cell), ("model", "measurements", "seed")
+        parts = [self.name, model, f"m{m}", f"s{seed}", *(f"{key}-{cell[key]}" for key in cell if key not in known)]
+        return ".".join(re.sub(r"[^\w.+-]", "_", part) for part in parts)
 
     def describe(self, cell: Cell, row: Row) -> str:
         """The figure, the printed one, how long training took."""
@@ -62,13 +65,6 @@ def cells_of(**values: Iterable[Json]) -> list[Cell]:
 def identity(cell: Cell) -> tuple[str, int, int]:
     """The model, the number of measurements and the seed of a cell."""
     return str(cell["model"]), int(str(cell["measurements"])), int(str(cell["seed"]))
-
-
-def cell_name(experiment: str, cell: Cell) -> str:
-    """A name that is unique within all experiments and fit for a file, such as mnist.a-dlista.m100.s0."""
-    (model, m, seed), known = identity(cell), ("model", "measurements", "seed")
-    parts = [experiment, model, f"m{m}", f"s{seed}", *(f"{key}-{cell[key]}" for key in cell if key not in known)]
-    return ".".join(re.sub(r"[^\w.+-]", "_", part) for part in parts)
 
 
 def by_measurements(

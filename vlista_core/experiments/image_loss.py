@@ -29,15 +29,11 @@ class ImageTraining(nn.Module, Estimator):
         self.network, self.problem = network, problem
         self.windows = [window_matrix(size) for size in problem.side]
 
-    def forward(self, y: Tensor, phi: LinearMap, noise_var: Tensor) -> Estimate:
-        out: Estimate = self.network(y, phi, noise_var)
-        return out
-
     def estimate(self, y: Tensor, phi: LinearMap | Tensor, noise_var: Tensor | float) -> Estimate:
         return self.network.estimate(y, phi, noise_var)
 
     def training_loss(self, batch: Batch, *, generator: torch.Generator) -> Tensor:
-        signal = self.forward(batch.y, batch.phi, batch.noise_var).signal
+        signal: Tensor = self.network(batch.y, batch.phi, batch.noise_var).signal
         images, truth = self.problem.images(signal), self.problem.images(batch.signal)
         structure = 1.0 - fast_ssim(images, truth, *(window.to(signal.device) for window in self.windows)).mean()
         return structure + ERROR_WEIGHT * (signal - batch.signal).square().mean()
