@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from vlista_core.files import replacing
 
 if TYPE_CHECKING:
@@ -65,29 +67,14 @@ def label_ends(figure: Figure, axes: Axes, ends: list[tuple[float, str, Look]], 
 def apart(places: list[float], spacing: float, low: float, high: float) -> list[float]:
     """Ascending places moved as little as may be so that neighbours are `spacing` apart, within [low, high].
 
-    Each group of labels that touch is centred on the mean of where its members want to be.
+    Each group of labels that touch is centred on the mean of where its members want to be: isotonic regression of what is
+    left of the places once each label has the room that those below it need.
     """
-    groups: list[list[float]] = []
-    for place in places:
-        groups.append([place])
-        while (
-            len(groups) > 1
-            and _span(groups[-2], spacing, low, high)[1] + spacing > _span(groups[-1], spacing, low, high)[0]
-        ):
-            last = groups.pop()
-            groups[-1] += last
-    spread = []
-    for group in groups:
-        first = _span(group, spacing, low, high)[0]
-        spread += [first + spacing * index for index in range(len(group))]
-    return spread
+    from scipy.optimize import isotonic_regression
 
-
-def _span(group: list[float], spacing: float, low: float, high: float) -> tuple[float, float]:
-    """First and last place of a group of labels."""
-    length = spacing * (len(group) - 1)
-    first = max(low, min(sum(group) / len(group) - length / 2, high - length))
-    return first, first + length
+    room = spacing * np.arange(len(places))
+    first = isotonic_regression(np.asarray(places) - room).x if places else room
+    return [float(place) for place in np.maximum(low, np.minimum(first, high - room[-1:])) + room]
 
 
 @contextmanager

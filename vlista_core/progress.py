@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 Report = Callable[[float, float, float, float], None]
-"""(share of the budget spent, loss, best validation, samples a second)."""
+"""(share of the budget spent, loss, best validation, samples per second)."""
 
 _listener: ContextVar[Report | None] = ContextVar("listener", default=None)
 
@@ -36,17 +36,12 @@ def progress_bar(name: str, *, shown: bool) -> Iterator[Report]:
     if not (shown and sys.stderr.isatty() and sys.stdout.isatty()):
         yield lambda share, loss, validation, speed: None
         return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("loss {task.fields[loss]:.4g}  validation {task.fields[validation]:.4g}"),
-        TextColumn("{task.fields[speed]:.0f} samples/s"),
-        TimeRemainingColumn(),
-    )
+    columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[words]}"), TimeRemainingColumn()
     with Progress(*columns, console=Console(stderr=True), redirect_stdout=False, redirect_stderr=False) as bar:
-        task = bar.add_task(name, total=1.0, loss=float("nan"), validation=float("nan"), speed=0.0)
+        task = bar.add_task(name, total=1.0, words="")
 
         def report(share: float, loss: float, validation: float, speed: float) -> None:
-            bar.update(task, completed=share, loss=loss, validation=validation, speed=speed)
+            words = f"loss {loss:.4g}  validation {validation:.4g}  {speed:.0f} samples/s"
+            bar.update(task, completed=share, words=words)
 
         yield report

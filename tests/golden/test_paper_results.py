@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from vlista_core.experiments import EXPERIMENTS
-from vlista_core.experiments.published import compared
+from vlista_core.experiments.experiment import compared
 from vlista_core.study import read_study, study_class
 
 ROOT = Path(__file__).parents[2]

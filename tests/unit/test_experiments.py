@@ -14,10 +14,10 @@ from study_kill import kill_often
 
 from vlista_core.data.synthetic import SyntheticProblem
 from vlista_core.experiments import EXPERIMENTS
-from vlista_core.experiments.cli import check_wanted, chosen_studies, integers, is_wanted
+from vlista_core.experiments.cli import chosen_studies, integers, is_wanted, wanted_studies
 from vlista_core.experiments.curves import LOOKS
+from vlista_core.experiments.experiment import compared, printed, published
 from vlista_core.experiments.images import ImageTable, Mnist
-from vlista_core.experiments.published import compared, printed, printed_latency, printed_parameters
 from vlista_core.experiments.synthetic import Synthetic, measure
 from vlista_core.solvers import FISTA
 from vlista_core.study import Cell, Context, Row, run_study, study_class
@@ -60,7 +60,7 @@ def test_what_is_chosen_exists_or_is_refused_in_one_sentence() -> None:
     studies = chosen_studies("mnist")
     assert isinstance(studies[0], ImageTable)
     wanted: dict[str, Sequence[str | int]] = {"model": ["lista"], "measurements": [100], "seed": [1]}
-    check_wanted("mnist", studies, wanted)
+    assert wanted_studies("mnist", studies, wanted) == studies
     chosen = [studies[0].cell_id(cell) for cell in studies[0].cells() if is_wanted(cell, wanted)]
     assert chosen == ["mnist.lista.m100.s1"]
     assert [study.name for study in chosen_studies("all")] == list(EXPERIMENTS)
@@ -70,9 +70,9 @@ def test_what_is_chosen_exists_or_is_refused_in_one_sentence() -> None:
         ("seed", 5, "mnist has no cells with seed 5; allowed are 0, 1, 2"),
     ):
         with pytest.raises(ValueError, match=message):
-            check_wanted("mnist", studies, {key: [value]})
+            wanted_studies("mnist", studies, {key: [value]})
     with pytest.raises(ValueError, match="mnist has no cell with all of these"):
-        check_wanted("mnist", studies, {"measurements": [10], "seed": [2]})
+        wanted_studies("mnist", studies, {"measurements": [10], "seed": [2]})
     with pytest.raises(ValueError, match="unknown study 'mnits'; known are synthetic, mnist"):
         chosen_studies("mnits")
     with pytest.raises(ValueError, match="measurements must be integers with commas between"):
@@ -86,8 +86,8 @@ def test_published_figures_are_found_by_the_names_of_the_experiments() -> None:
     assert compared("mnist", "a-dlista-adaptive", 100) == (0.479, 0.001)
     assert printed("mnist", "lista", 7) is None
     assert printed("synthetic", "lista", 100) is None
-    assert printed_latency("ista", 500) == 1550.0
-    assert printed_parameters("nalista") == 0.333
+    assert published("inference_ms_rtx2080ti_batch32", "ista", 500) == 1550.0
+    assert published("parameters_millions", "nalista") == 0.333
 
 
 def test_a_finished_cell_is_told_in_one_line() -> None:

@@ -17,7 +17,7 @@ from vlista_core.data.image_problem import ImageProblem
 from vlista_core.data.image_set import ImageData
 from vlista_core.dictionaries import LearnedDictionary
 from vlista_core.estimate import Estimate, Estimator
-from vlista_core.experiments import calibration, image_models, ood, reconstructions
+from vlista_core.experiments import image_models, images, ood
 from vlista_core.experiments.calibration import Calibration, Intervals, best_factor, reliability
 from vlista_core.experiments.experiment import Experiment
 from vlista_core.experiments.ood import OutOfDistribution, auroc_interval, draw_pair, p_value, score_images
@@ -61,9 +61,8 @@ def _fit(model: str, problem: ImageProblem, seed: int, weights: Path) -> tuple[E
 @pytest.fixture
 def toys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Context:
     """Toy digits and untrained models in place of the true ones."""
-    for module in (ood, calibration, reconstructions):
-        monkeypatch.setattr(module, "images_of", lambda name, folder: _toy())
-        monkeypatch.setattr(module, "fit", _fit)
+    monkeypatch.setattr(images, "images_of", lambda name, folder: _toy())
+    monkeypatch.setattr(images, "fit", _fit)
     return Context(tmp_path)
 
 

@@ -10,7 +10,7 @@ import torch
 
 from vlista_core.data.image_problem import ImageProblem
 from vlista_core.data.image_set import ImageData
-from vlista_core.experiments import image_models, image_solvers, images
+from vlista_core.experiments import image_models, images
 from vlista_core.experiments.image_models import MODELS
 from vlista_core.experiments.images import ImageTable, Mnist, MnistFixed
 from vlista_core.experiments.recipes import Recipe
@@ -38,8 +38,8 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     data = _toy()
     monkeypatch.setattr(images, "images_of", lambda name, folder: data)
     monkeypatch.setattr(image_models, "START_IMAGES", 300)
-    monkeypatch.setattr(image_solvers, "SPARSE_IMAGES", 100)
-    monkeypatch.setattr(image_solvers, "COVARIANCE_IMAGES", 300)
+    monkeypatch.setattr(image_models, "SPARSE_IMAGES", 100)
+    monkeypatch.setattr(image_models, "COVARIANCE_IMAGES", 300)
     monkeypatch.setattr(image_models, "WARM", _tiny(image_models.WARM, 16))
     for name, made in MODELS.items():
         if isinstance(made, Recipe):
@@ -89,7 +89,7 @@ def test_a_cell_says_when_it_passed_the_printed_figure(tmp_path: Path) -> None:
 
 
 def test_lista_starts_as_the_best_linear_estimate_from_what_it_sees() -> None:
-    problem = image_models.image_problem(_toy(), 40, "lista")
+    problem = ImageProblem(data=_toy(), rows=40, centred=True)
     psi = image_models.denoising_start(problem, 0)
     batch = problem.sample(400, seed=3, split="train")
     seen = batch.phi.adjoint(batch.y)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -25,13 +25,11 @@ app = typer.Typer(
 )
 
 Output = Annotated[Path, typer.Option("--output", "-o", help="Folder of the run; each experiment has its own in it.")]
+Only = Annotated[str | None, typer.Option(help="Only these, with commas between.")]
+Wanted = Mapping[str, Sequence[str | int]]
+"""Key of a cell -> its wanted values; none wanted is any."""
 FOLDER = Path("out") / "experiments"
 TITLE = "Variational Learning ISTA: the experiments"
-
-
-@app.callback()
-def _main() -> None:
-    """The paper's experiments: run them, and see ours beside what the paper prints."""
 
 
 @app.command("list")
@@ -49,9 +47,9 @@ def list_experiments(output: Output = FOLDER) -> None:
 @app.command()
 def run(
     name: Annotated[str, typer.Argument(help="An experiment (see `list`), or all.")],
-    measurements: Annotated[str | None, typer.Option(help="Only these, with commas between.")] = None,
-    models: Annotated[str | None, typer.Option(help="Only these, with commas between.")] = None,
-    seeds: Annotated[str | None, typer.Option(help="Only these, with commas between.")] = None,
+    measurements: Only = None,
+    models: Only = None,
+    seeds: Only = None,
     data: Annotated[Path | None, typer.Option(help="Folder of the data sets.")] = None,
     hours: Hours = FOREVER,
     workers: Workers = 1,
@@ -61,18 +59,14 @@ def run(
 ) -> None:
     """Run the cells that are not done yet. Run it again after an interruption and it goes on."""
     with one_line_errors():
-        wanted: dict[str, Sequence[str | int]] = {
-            "measurements": [] if measurements is None else integers("measurements", measurements),
-            "model": [] if models is None else names_in(models),
-            "seed": [] if seeds is None else integers("seeds", seeds),
+        wanted: Wanted = {
+            "measurements": integers("measurements", measurements),
+            "model": names_in(models or ""),
+            "seed": integers("seeds", seeds),
         }
-        studies = chosen_studies(name, data)
-        check_wanted(name, studies, wanted)
-        folders = {
-            output / study.name: study for study in studies if any(is_wanted(cell, wanted) for cell in study.cells())
-        }
+        studies = wanted_studies(name, chosen_studies(name, data), wanted)
         options = Options(workers, scheduler, restart, hours, (), lambda cell: is_wanted(cell, wanted), None, _tell)
-        results = run_with_bar(name, folders, output, options)
+        results = run_with_bar(name, {output / study.name: study for study in studies}, output, options)
     finish(results)
 
 
@@ -99,28 +93,28 @@ def chosen_studies(name: str, data: Path | None = None) -> list[Study]:
     return [kind.model_validate({"data": data and data.resolve()}) for kind in found]
 
 
-def check_wanted(name: str, studies: Sequence[Study], wanted: dict[str, Sequence[str | int]]) -> None:
-    """ValueError unless some cell has all wanted values, and each value is one of some cell."""
-    cells = [cell for study in studies for cell in study.cells()]
+def wanted_studies(name: str, studies: Sequence[Study], wanted: Wanted) -> list[Study]:
+    """The studies that have wanted cells; ValueError unless there are some, and each value is one of some cell."""
     where = f"{name} has no cells" if name != "all" else "no experiment has cells"
     for key, values in wanted.items():
-        known = list(dict.fromkeys(cell[key] for cell in cells))
-        for value in values:
-            if value not in known:
-                raise ValueError(f"{where} with {key} {value!s}; allowed are {', '.join(str(each) for each in known)}")
-    if not any(is_wanted(cell, wanted) for cell in cells):
+        known = list(dict.fromkeys(cell[key] for study in studies for cell in study.cells()))
+        for value in (value for value in values if value not in known):
+            raise ValueError(f"{where} with {key} {value!s}; allowed are {', '.join(map(str, known))}")
+    found = [study for study in studies if any(is_wanted(cell, wanted) for cell in study.cells())]
+    if not found:
         raise ValueError(f"{name} has no cell with all of these models, measurements and seeds at once")
+    return found
 
 
-def is_wanted(cell: Cell, wanted: dict[str, Sequence[str | int]]) -> bool:
-    """Whether a cell has one of the wanted values of each key; none wanted is any."""
+def is_wanted(cell: Cell, wanted: Wanted) -> bool:
+    """Whether a cell has one of the wanted values of each key."""
     return all(not values or cell[key] in values for key, values in wanted.items())
 
 
-def integers(option: str, text: str) -> list[int]:
-    """Integers with commas between, or a ValueError that names the option."""
+def integers(option: str, text: str | None) -> list[int]:
+    """Integers with commas between, none for None, or a ValueError that names the option."""
     try:
-        return [int(part) for part in text.split(",")]
+        return [] if text is None else [int(part) for part in text.split(",")]
     except ValueError:
         raise ValueError(f"{option} must be integers with commas between, such as 1,10, got {text!r}") from None
 

@@ -5,14 +5,14 @@ The paper's latencies are of an RTX 2080 Ti; ours are of the machine that the pr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
 from vlista_core.dictionaries import LearnedDictionary
-from vlista_core.experiments.experiment import Experiment, identity, rows_by
-from vlista_core.experiments.published import printed_latency, printed_parameters
+from vlista_core.experiments.experiment import Experiment, cells_of, identity, published, rows_by
 from vlista_core.linops import DenseMap
 from vlista_core.models import ADLISTA, LISTA, NALISTA, VLISTA, UnfoldedModel
 from vlista_core.models.complexity import complexity, parameters
@@ -27,18 +27,12 @@ if TYPE_CHECKING:
 LENGTH, LAYERS, BATCH = 1024, 3, 32
 ISTA_ITERATIONS = 100
 """The paper took as many as gave the best images, and does not say how many."""
-
-
-def _dictionary() -> LearnedDictionary:
-    return LearnedDictionary(torch.eye(LENGTH))
-
-
-_NETWORKS: dict[str, Callable[[int], UnfoldedModel]] = {
-    "nalista": lambda m: NALISTA(torch.zeros(m, LENGTH), layers=LAYERS),
-    "lista": lambda m: LISTA(LENGTH, LENGTH, layers=LAYERS),
-    "a-dlista": lambda m: ADLISTA(_dictionary(), layers=LAYERS, augmentation="paper"),
-    "a-dlista-adaptive": lambda m: ADLISTA(_dictionary(), layers=LAYERS, covariance=torch.eye(LENGTH)),
-    "vlista": lambda m: VLISTA(_dictionary(), m, layers=LAYERS),
+_NETWORKS: dict[str, Callable[[int, LearnedDictionary], UnfoldedModel]] = {
+    "nalista": lambda m, psi: NALISTA(torch.zeros(m, LENGTH), layers=LAYERS),
+    "lista": lambda m, psi: LISTA(LENGTH, LENGTH, layers=LAYERS),
+    "a-dlista": lambda m, psi: ADLISTA(psi, layers=LAYERS, augmentation="paper"),
+    "a-dlista-adaptive": lambda m, psi: ADLISTA(psi, layers=LAYERS, covariance=torch.eye(LENGTH)),
+    "vlista": lambda m, psi: VLISTA(psi, m, layers=LAYERS),
 }
 
 
@@ -53,9 +47,7 @@ class Complexity(Experiment):
     measurements: tuple[int, ...] = (10, 500)
 
     def cells(self) -> list[Cell]:
-        return [
-            {"model": model, "measurements": m, "seed": 0} for model in reversed(self.models) for m in self.measurements
-        ]
+        return cells_of(seed=[0], model=reversed(self.models), measurements=self.measurements)
 
     def timed(self, cell: Cell) -> bool:
         return True
@@ -65,31 +57,31 @@ class Complexity(Experiment):
         shared: Row = {"test_samples": BATCH, "threads": torch.get_num_threads()}
         if name == "ista":
             return {"parameters": 0, "macs": 2 * ISTA_ITERATIONS * m * LENGTH, "latency_ms": _solver_ms(m), **shared}
-        model = _NETWORKS[name](m).eval()
-        cost = complexity(model, m, LENGTH, batch=BATCH)
-        prior = parameters(model.prior) if isinstance(model, VLISTA) else 0
-        return {
-            "parameters": cost.parameters - prior,
-            "prior_parameters": prior,
-            "macs": cost.macs,
-            "latency_ms": round(cost.latency_ms, 3),
-            **shared,
-        }
+        model = _NETWORKS[name](m, LearnedDictionary(torch.eye(LENGTH))).eval()
+        cost, prior = (
+            complexity(model, m, LENGTH, batch=BATCH),
+            parameters(model.prior) if isinstance(model, VLISTA) else 0,
+        )
+        own: Row = {"parameters": cost.parameters - prior, "prior_parameters": prior, "macs": cost.macs}
+        return {**own, "latency_ms": round(cost.latency_ms, 3), **shared}
 
     def tables(self, frame: pd.DataFrame) -> list[Table]:
         found = rows_by(frame, "model", "measurements")
-        heading = ["model", "parameters", "paper"]
+
+        def millions(model: str, m: int, key: str) -> str:
+            return number(found.get((model, m), {}).get(key, math.nan) / 1e6, ",.3f")
+
+        def cost(model: str, m: int) -> tuple[str, str, str]:
+            ours, paper = found.get((model, m), {}), published("inference_ms_rtx2080ti_batch32", model, m)
+            return millions(model, m, "macs"), milliseconds(ours.get("latency_ms")), milliseconds(paper)
+
+        heading, lines = ["model", "parameters", "paper"], []
         for m in self.measurements:
             heading += [f"MACs, m = {m}", f"ms, m = {m}", "paper"]
-        lines = []
         for model in self.models:
-            cells = {m: found.get((model, m), {}) for m in self.measurements}
-            learned = cells[self.measurements[-1]].get("parameters")
-            line = [model, _millions(learned), number(printed_parameters(model), ".3f")]
-            for m, cell in cells.items():
-                line += [_millions(cell.get("macs")), milliseconds(cell.get("latency_ms"))]
-                line.append(milliseconds(printed_latency(model, m)))
-            lines.append(line)
+            learned = millions(model, self.measurements[-1], "parameters")
+            costs = (text for m in self.measurements for text in cost(model, m))
+            lines.append([model, learned, number(published("parameters_millions", model), ".3f"), *costs])
         title = (
             f"Cost at n = b = {LENGTH}, {LAYERS} layers (ISTA: {ISTA_ITERATIONS} iterations): parameters at m = 500 and "
             "multiplications of a sample in millions, VLISTA without its prior, which only training needs; milliseconds of "
@@ -105,7 +97,3 @@ def _solver_ms(m: int) -> float:
     y = torch.randn(BATCH, m, generator=generator)
     solver = ISTA(iterations=ISTA_ITERATIONS, tolerance=1e-30)
     return round(milliseconds_of(lambda: solver.estimate(y, phi, 0.0)), 3)
-
-
-def _millions(value: float | None) -> str:
-    return number(None if value is None else value / 1e6, ",.3f")

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any, NamedTuple
 
 from vlista_core.plotting import DOTTED, MIXED, Look, label_ends, new_figure
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 _BLUE, _ORANGE, _GREEN, _PURPLE, _GREY = "#0072b2", "#c8500a", "#00805f", "#a8558a", "#777777"
 LOOKS = {
@@ -36,12 +31,12 @@ BAYESIAN = {"vlista": _PURPLE, "bcs": _GREY}
 _OTHER = Look("#b00020", "$+$")
 
 
-@dataclass(frozen=True)
-class Curve:
+class Curve(NamedTuple):
     """A model over the horizontal axis; `printed` are figures of the paper."""
 
     model: str
-    points: Sequence[tuple[float, float]]
+    points: Sequence[tuple[float, float | None]]
+    """(x, y); a point whose y is None is left out."""
     printed: bool = False
 
 
@@ -55,13 +50,20 @@ def draw_panels(
     x_ticks: Sequence[float],
     log_x: bool = False,
     y_limits: tuple[float, float] | None = None,
-) -> None:
-    """A PNG with a panel for each of `panels` (its title -> its curves), side by side, all on one vertical scale."""
+) -> bool:
+    """A PNG with panels (title -> curves) side by side, on one vertical scale; False, and no file, where there is no point."""
     low, high = y_limits or (-float("inf"), float("inf"))
-    levels = [min(max(y, low), high) for curves in panels.values() for curve in curves for _, y in curve.points]
+    known = {
+        name: [(curve, points) for curve in curves if (points := [(x, y) for x, y in curve.points if y is not None])]
+        for name, curves in panels.items()
+    }
+    known = {name: curves for name, curves in known.items() if curves}
+    levels = [min(max(y, low), high) for curves in known.values() for _, points in curves for _, y in points]
+    if not levels:
+        return False
     margin = 0.05 * (max(levels) - min(levels)) or 1.0
-    with new_figure(path, (8.6 if len(panels) == 1 else 5.4 * len(panels) + 0.5, 6.2)) as figure:
-        for axes, (name, curves) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
+    with new_figure(path, (8.6 if len(known) == 1 else 5.4 * len(known) + 0.5, 6.2)) as figure:
+        for axes, (name, curves) in zip(figure.subplots(1, len(known), squeeze=False)[0], known.items(), strict=True):
             axes.set_ylim(min(levels) - margin, max(levels) + margin)
             if log_x:
                 axes.set_xscale("log")
@@ -69,24 +71,15 @@ def draw_panels(
             axes.minorticks_off()
             axes.set(xlabel=x_label, ylabel=y_label, title=name)
             axes.grid(alpha=0.25)
-            _draw(figure, axes, curves)
+            ends: list[tuple[float, str, Look]] = []
+            for curve, points in curves:
+                look = LOOKS.get(curve.model, _OTHER)
+                style: dict[str, Any] = {"ls": look.line, "lw": look.width, "zorder": 3 if look.strong else 2}
+                if curve.printed:
+                    style = {"ls": (0, (5, 3)), "lw": 0.8, "zorder": 1, "mfc": "white", "alpha": 0.75}
+                else:
+                    ends.append((points[-1][1], curve.model, look))
+                axes.plot(*zip(*points, strict=True), color=look.colour, marker=look.marker, ms=look.size, **style)
+            label_ends(figure, axes, ends)
         figure.suptitle(title, fontsize=13)
-
-
-def _draw(figure: Figure, axes: Axes, curves: Sequence[Curve]) -> None:
-    ends: list[tuple[float, str, Look]] = []
-    for curve in curves:
-        look = LOOKS.get(curve.model, _OTHER)
-        x, y = zip(*curve.points, strict=True)
-        if curve.printed:
-            axes.plot(
-                x, y, color=look.colour, ls=(0, (5, 3)), lw=0.8, marker=look.marker, ms=look.size,
-                mfc="white", alpha=0.75, zorder=1,
-            )  # fmt: skip
-            continue
-        axes.plot(
-            x, y, color=look.colour, ls=look.line, lw=look.width, marker=look.marker, ms=look.size,
-            zorder=3 if look.strong else 2,
-        )  # fmt: skip
-        ends.append((y[-1], curve.model, look))
-    label_ends(figure, axes, ends)
+    return True

@@ -1,30 +1,27 @@
-"""What the paper's experiments share: how their cells are named and told on a terminal, and rows by their keys."""
+"""What the paper's experiments share: how cells are named and told on a terminal, rows by their keys, what the paper prints."""
 
 from __future__ import annotations
 
+import itertools
+import json
 import re
 from collections.abc import Callable, Iterable
+from functools import cache, reduce
+from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
-from vlista_core.experiments.published import compared
 from vlista_core.study import Cell, Row, Study, Table
 from vlista_core.study.tables import decibels
+from vlista_core.tensorfile import Json
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_IDENTITY = ("model", "measurements", "seed")
-
-
-class Identity(NamedTuple):
-    """What every cell has."""
-
-    model: str
-    measurements: int
-    seed: int
+STANDS_FOR = {"a-dlista-adaptive": "a-dlista"}
+"""Models of ours that the paper does not have -> the model of the paper whose figure is shown beside them, marked."""
 
 
 class Experiment(Study):
@@ -40,7 +37,10 @@ class Experiment(Study):
     """The folder of the data sets; None leaves it to `vlista_core.data`."""
 
     def cell_id(self, cell: Cell) -> str:
-        return cell_name(self.name, cell)
+        """A name that is unique within all experiments and fit for a file, such as mnist.a-dlista.m100.s0."""
+        (model, m, seed), known = identity(cell), ("model", "measurements", "seed")
+        parts = [self.name, model, f"m{m}", f"s{seed}", *(f"{key}-{cell[key]}" for key in cell if key not in known)]
+        return ".".join(re.sub(r"[^\w.+-]", "_", part) for part in parts)
 
     def describe(self, cell: Cell, row: Row) -> str:
         """The figure, the printed one, how long training took."""
@@ -57,16 +57,14 @@ class Experiment(Study):
         return words
 
 
-def identity(cell: Cell) -> Identity:
+def cells_of(**values: Iterable[Json]) -> list[Cell]:
+    """A cell for each combination of values, those of the last key changing fastest."""
+    return [dict(zip(values, each, strict=True)) for each in itertools.product(*values.values())]
+
+
+def identity(cell: Cell) -> tuple[str, int, int]:
     """The model, the number of measurements and the seed of a cell."""
-    return Identity(str(cell["model"]), int(str(cell["measurements"])), int(str(cell["seed"])))
-
-
-def cell_name(experiment: str, cell: Cell) -> str:
-    """A name that is unique within all experiments and fit for a file, such as mnist.a-dlista.m100.s0."""
-    model, m, seed = identity(cell)
-    parts = [experiment, model, f"m{m}", f"s{seed}", *(f"{key}-{cell[key]}" for key in cell if key not in _IDENTITY)]
-    return ".".join(re.sub(r"[^\w.+-]", "_", part) for part in parts)
+    return str(cell["model"]), int(str(cell["measurements"])), int(str(cell["seed"]))
 
 
 def by_measurements(
@@ -78,7 +76,27 @@ def by_measurements(
     return Table.of(title, ("model", *(f"m = {m}" for m in columns)), lines)
 
 
-def rows_by(frame: pd.DataFrame, *keys: str) -> dict[tuple[Any, ...], dict[str, Any]]:
+def rows_by(frame: pd.DataFrame, *keys: str) -> dict[tuple[Any, ...], dict[Any, Any]]:
     """The lines of a frame by some of their columns, each as a dict; empty for an empty frame."""
-    lines = frame.to_dict("records")
-    return {tuple(line[key] for key in keys): {str(key): value for key, value in line.items()} for line in lines}
+    return {tuple(line[key] for key in keys): line for line in frame.to_dict("records")}
+
+
+def published(*keys: object) -> Any:
+    """What the paper prints under some keys of published.json, one per level; None where it prints nothing."""
+    return reduce(lambda entry, key: (entry or {}).get(str(key)), keys, _published())
+
+
+def printed(experiment: str, model: str, measurements: int) -> tuple[float, float] | None:
+    """SSIM and its ± in the paper's table of an experiment; None where it prints none."""
+    value = published(experiment, model, measurements)
+    return None if value is None else (float(value[0]), float(value[1]))
+
+
+def compared(experiment: str, model: str, measurements: int) -> tuple[float, float] | None:
+    """What a model is compared with: its own printed figure, or that of the model it `STANDS_FOR`."""
+    return printed(experiment, STANDS_FOR.get(model, model), measurements)
+
+
+@cache
+def _published() -> Any:
+    return json.loads(files(__package__).joinpath("published.json").read_text(encoding="utf-8"))

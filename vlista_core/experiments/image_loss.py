@@ -29,15 +29,11 @@ class ImageTraining(nn.Module, Estimator):
         self.network, self.problem = network, problem
         self.windows = [window_matrix(size) for size in problem.side]
 
-    def forward(self, y: Tensor, phi: LinearMap, noise_var: Tensor) -> Estimate:
-        out: Estimate = self.network(y, phi, noise_var)
-        return out
-
     def estimate(self, y: Tensor, phi: LinearMap | Tensor, noise_var: Tensor | float) -> Estimate:
         return self.network.estimate(y, phi, noise_var)
 
     def training_loss(self, batch: Batch, *, generator: torch.Generator) -> Tensor:
-        signal = self.forward(batch.y, batch.phi, batch.noise_var).signal
+        signal: Tensor = self.network(batch.y, batch.phi, batch.noise_var).signal
         images, truth = self.problem.images(signal), self.problem.images(batch.signal)
         structure = 1.0 - fast_ssim(images, truth, *(window.to(signal.device) for window in self.windows)).mean()
         return structure + ERROR_WEIGHT * (signal - batch.signal).square().mean()
@@ -63,8 +59,6 @@ def train(
     result = trainer.fit(learner, problem, seed=seed, checkpoint=resume, resume=resume is not None)
     if first < result.best_validation:
         network.load_state_dict(start)
-    if resume is not None:
-        resume.unlink(missing_ok=True)
     return result
 
 

@@ -9,9 +9,10 @@ Learned dictionaries start at the scaled principal directions of training images
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,29 +21,36 @@ from torch import Tensor, nn
 
 from vlista_core.data.image_problem import ImageProblem
 from vlista_core.data.image_set import ImageData
-from vlista_core.dictionaries import LearnedDictionary, principal_directions, scaled_principal
-from vlista_core.experiments.image_loss import negative_ssim, train
-from vlista_core.experiments.image_solvers import (
-    canonical_basis,
-    make_bcs,
-    make_ista,
-    make_lmmse,
-    sparse_pca_basis,
-    training_signals,
-    wavelet_basis,
+from vlista_core.dictionaries import (
+    LearnedDictionary,
+    canonical,
+    principal_directions,
+    scaled_principal,
+    sparse_pca,
+    wavelet,
 )
-from vlista_core.experiments.recipes import FROM, Fitted, Recipe, fit_network, started
+from vlista_core.estimate import Estimate, Estimator, Measurement
+from vlista_core.experiments import recipes
+from vlista_core.experiments.image_loss import negative_ssim, train
+from vlista_core.experiments.recipes import FROM, Fitted, Made, Recipe, started
+from vlista_core.gaussian import DenseCovariance, condition
+from vlista_core.linops import LinearMap
 from vlista_core.models import ADLISTA, ALISTA, DLISTA, LISTA, NALISTA, VLISTA, UnfoldedModel
 from vlista_core.models.analytic import analytic_weights
-from vlista_core.models.augmentation import Kind
 from vlista_core.models.base import inverse_softplus, store_matrix
+from vlista_core.solvers import BCS, ISTA, select_hyperparameters
+from vlista_core.solvers.selection import Value
 
 LAYERS = 3
 ANALYTIC_LAYERS = 12
 """Of ALISTA and NALISTA, which have two numbers per layer."""
-START_IMAGES = 20_000
+START_IMAGES, COVARIANCE_IMAGES, SPARSE_IMAGES = 20_000, 20_000, 2000
+_SPARSE_ATOMS = 256
 _STEPS, _LEVELS = (0.01, 0.03, 0.1, 0.2, 0.4, 0.7, 1.0), (0.1, 0.5, 1.0, 2.0, 3.0, 4.0, 1000.0)
 """Steps, and thresholds in units of the mean of such a step, that NALISTA may start with."""
+_CHUNK = 25
+_LEAST_NOISE = 1e-6
+"""Of the mean power of a measurement: what stands in for noise where there is none."""
 
 
 class _Whitened(NamedTuple):
@@ -55,54 +63,131 @@ class _Whitened(NamedTuple):
     scaled: bool = False
     """Whether atoms are learned in units of their norms."""
 
-
-_WHITENED = {
-    ("mnist", 1): _Whitened(0.0, 4e-4),
-    ("mnist", 10): _Whitened(0.0, 4e-4),
-    ("mnist", 100): _Whitened(0.0, 4e-4),
-    ("mnist", 300): _Whitened(0.1, 3e-4),
-    ("cifar10", 300): _Whitened(0.0, 5e-5, scaled=True),
-    ("cifar10", 500): _Whitened(0.0, 5e-5, scaled=True),
-}
-_WHITENED_ELSEWHERE = _Whitened(0.0, 3e-5)
-
-
-def image_problem(data: ImageData, measurements: int, model: str, *, fixed_phi_seed: int | None = None) -> ImageProblem:
-    """The problem that `model` is trained and tested on; its test draws are the same for all models."""
-    made = MODELS[model]
-    return ImageProblem(
-        data=data,
-        rows=measurements,
-        centred=True,
-        sharing=made.sharing if isinstance(made, Recipe) else 1,
-        fixed_phi_seed=fixed_phi_seed,
-    )
+    @classmethod
+    def chosen(cls, problem: ImageProblem) -> _Whitened:
+        match problem.data.name, problem.measurements:
+            case "mnist", 1 | 10 | 100:
+                return cls(0.0, 4e-4)
+            case "mnist", 300:
+                return cls(0.1, 3e-4)
+            case "cifar10", 300 | 500:
+                return cls(0.0, 5e-5, scaled=True)
+        return cls(0.0, 3e-5)
 
 
 def fit(model: str, problem: ImageProblem, seed: int, weights: Path) -> Fitted:
-    """The estimator called `model`, ready for test images, and how it was made. weights: see `fit_network`."""
-    made = MODELS[model]
-    if not isinstance(made, Recipe):
-        return made(problem, seed)
-    return fit_network(
-        made, problem, seed, weights, lambda network, resume: train(network, problem, made, seed, resume), lambda x: -x
+    """The estimator called `model`, ready for test images, and how it was made. weights: see `recipes.fit`."""
+    return recipes.fit(
+        MODELS[model], partial(build, model), problem, seed, weights, train, lambda validation: -validation
     )
 
 
-def _start(problem: ImageProblem, seed: int) -> Tensor:
-    """Where dictionaries start: [n, n]."""
-    return scaled_principal(training_signals(problem, seed, START_IMAGES)).matrix
+def training_signals(problem: ImageProblem, seed: int, count: int) -> Tensor:
+    """Signals of training draws: [count, n]."""
+    return problem.signals(range(FROM, FROM + count), seed=seed, split="train")
 
 
-def _lista(problem: ImageProblem, seed: int) -> UnfoldedModel:
-    n = problem.signal_length
-    if problem.fixed_phi_seed is None:
-        model = LISTA(n, n, layers=LAYERS)
-        store_matrix(model.encoder, denoising_start(problem, seed).mT.contiguous())
-    else:
-        model = LISTA(n, n, layers=LAYERS, measurements=problem.measurements)
-        store_matrix(model.decoder, _start(problem, seed))
+class LinearMMSE(Estimator):
+    """ŝ = CΦᵀ(ΦCΦᵀ + σ²I)⁻¹y with the covariance C of training images and the actual Φ: the best linear estimate.
+
+    The paper does not have it. It knows no sparsity and learns nothing, but it inverts a matrix for every image.
+    """
+
+    def __init__(self, covariance: Tensor) -> None:
+        """covariance: [n, n]."""
+        self.covariance = covariance
+
+    def estimate(self, y: Tensor, phi: LinearMap | Tensor, noise_var: Tensor | float) -> Estimate:
+        measured, prior = Measurement.checked(y, phi, noise_var), DenseCovariance(self.covariance[None])
+        parts = (measured.select(some) for some in torch.split(torch.arange(len(measured.y)), _CHUNK))
+        return Estimate(torch.cat([condition(prior, part, floor=_LEAST_NOISE).mean for part in parts]))
+
+
+def make_lmmse(problem: ImageProblem, seed: int) -> Fitted:
+    signals = training_signals(problem, seed, COVARIANCE_IMAGES)
+    return LinearMMSE(signals.mT @ signals / len(signals)), {}
+
+
+def make_ista(basis: str, problem: ImageProblem, seed: int) -> Fitted:
+    """ISTA on a fixed dictionary, its penalty and number of iterations those with the best SSIM on validation images.
+
+    Its step is 1/‖ΦΨ‖² as it is for large Gaussian Φ, ‖Φ‖ ≈ 1 + √(n/m).
+    """
+    psi = BASES[basis](problem, seed)
+    norm = (1.0 + math.sqrt(problem.signal_length / problem.measurements)) * float(psi.spectral_norm())
+    grid: dict[str, tuple[Value, ...]] = {
+        "dictionary": (psi,), "step": (norm**-2,), "penalty": (0.001, 0.003, 0.01, 0.03, 0.1), "iterations": (10, 30, 100)
+    }  # fmt: skip
+    found = select_hyperparameters(ISTA, grid, problem, partial(negative_ssim, problem), count=32, seed=seed)
+    return found.solver, {"penalty": found.solver.penalty, "iterations": found.solver.iterations}
+
+
+def make_bcs(problem: ImageProblem, seed: int) -> Fitted:
+    """BCS on the basis, canonical or wavelet, that validation images prefer; its noise floor is a hundredth of E|y|²."""
+    bases = {name: BASES[name](problem, seed) for name in ("canonical", "wavelet")}
+    grid: dict[str, tuple[Value, ...]] = {"dictionary": tuple(bases.values()), "noise_floor": (1e-2,)}
+    found = select_hyperparameters(BCS, grid, problem, partial(negative_ssim, problem), count=12, seed=seed)
+    return found.solver, {"basis": next(name for name, basis in bases.items() if basis is found.solver.dictionary)}
+
+
+@lru_cache(maxsize=1)
+def _sparse_components(data: ImageData, seed: int) -> LinearMap:
+    """The same for every number of measurements, and slow to find."""
+    images = training_signals(ImageProblem(data=data, rows=1, centred=True), seed, SPARSE_IMAGES)
+    return sparse_pca(images, min(_SPARSE_ATOMS, images.shape[1] // 2), iterations=5, seed=seed)
+
+
+BASES: dict[str, Callable[[ImageProblem, int], LinearMap]] = {
+    "canonical": lambda problem, seed: canonical(problem.signal_length),
+    "wavelet": lambda problem, seed: wavelet(*problem.side),
+    "spca": lambda problem, seed: _sparse_components(problem.data, seed),
+}
+
+
+def build(name: str, problem: ImageProblem, seed: int) -> UnfoldedModel:
+    """The network called `name`, started and untrained.
+
+    The adaptive A-DLISTA works on whitened measurements; with Ψ = R^½ for a dictionary it starts as the best linear estimate.
+    ALISTA and NALISTA work in the principal directions, in which images are sparsest, with weights for the one Φ.
+    """
+    n, m, generator = problem.signal_length, problem.measurements, torch.Generator().manual_seed(seed)
+    model: UnfoldedModel
+    match name:
+        case "lista" if problem.fixed_phi_seed is None:
+            model = LISTA(n, n, layers=LAYERS)
+            store_matrix(model.encoder, denoising_start(problem, seed).mT.contiguous())
+        case "lista":
+            model = LISTA(n, n, layers=LAYERS, measurements=m)
+            store_matrix(model.decoder, _start(problem, seed).matrix)
+        case "dlista":
+            model = DLISTA(_start(problem, seed), layers=LAYERS)
+        case "a-dlista":
+            model = ADLISTA(_start(problem, seed), layers=LAYERS, augmentation="paper", generator=generator)
+        case "a-dlista-adaptive":
+            (directions, power), chosen = _principal(problem, seed), _Whitened.chosen(problem)
+            root = directions * (power + chosen.shrinkage * power.mean()).sqrt()
+            psi = LearnedDictionary(root, scaled=chosen.scaled)
+            model = ADLISTA(psi, layers=LAYERS, covariance=root @ root.mT, generator=generator)
+        case "alista":
+            weights, directions = _analytic(problem, seed)
+            model = ALISTA(weights, layers=ANALYTIC_LAYERS, dictionary=directions)
+        case "nalista":
+            return _nalista(problem, seed, generator)
+        case "vlista":
+            return _vlista(problem, seed, generator)
+        case _:
+            raise ValueError(f"unknown network {name!r}; known are {', '.join(MODELS)}")
     return started(model, problem, seed)
+
+
+def _principal(problem: ImageProblem, seed: int) -> tuple[Tensor, Tensor]:
+    """Principal directions of training images [n, n] and their powers [n]."""
+    return principal_directions(training_signals(problem, seed, START_IMAGES))
+
+
+def _start(problem: ImageProblem, seed: int) -> LearnedDictionary:
+    """Where dictionaries start: [n, n]."""
+    return LearnedDictionary(scaled_principal(training_signals(problem, seed, START_IMAGES)).matrix)
 
 
 def denoising_start(problem: ImageProblem, seed: int) -> Tensor:
@@ -111,83 +196,25 @@ def denoising_start(problem: ImageProblem, seed: int) -> Tensor:
     In direction i of power p_i, Φᵀy has power (1 + 1/m)p_i + Σp/m for Gaussian Φ, so the best gain is p_i over that; T steps
     of ISTA have the gain 1 - (1 - ψ_i²)^T.
     """
-    directions, power = principal_directions(training_signals(problem, seed, START_IMAGES))
+    directions, power = _principal(problem, seed)
     m = problem.measurements
     gain = power / ((1.0 + 1.0 / m) * power + power.sum() / m)
     return directions * torch.sqrt(1.0 - (1.0 - gain) ** (1.0 / LAYERS))
 
 
-def _dlista(problem: ImageProblem, seed: int) -> UnfoldedModel:
-    return started(DLISTA(LearnedDictionary(_start(problem, seed)), layers=LAYERS), problem, seed)
-
-
-def _adlista(problem: ImageProblem, seed: int, kind: Kind) -> ADLISTA:
-    generator = torch.Generator().manual_seed(seed)
-    model = ADLISTA(LearnedDictionary(_start(problem, seed)), layers=LAYERS, augmentation=kind, generator=generator)
-    return started(model, problem, seed)
-
-
-def _whitened_adlista(problem: ImageProblem, seed: int) -> ADLISTA:
-    """A-DLISTA on whitened measurements; with Ψ = R^½ for a dictionary it starts as the best linear estimate."""
-    directions, power = principal_directions(training_signals(problem, seed, START_IMAGES))
-    chosen = _whitened(problem)
-    psi = directions * (power + chosen.shrinkage * power.mean()).sqrt()
-    model = ADLISTA(
-        LearnedDictionary(psi, scaled=chosen.scaled),
-        layers=LAYERS,
-        covariance=psi @ psi.mT,
-        generator=torch.Generator().manual_seed(seed),
-    )
-    return started(model, problem, seed)
-
-
-def _whitened(problem: ImageProblem) -> _Whitened:
-    return _WHITENED.get((problem.data.name, problem.measurements), _WHITENED_ELSEWHERE)
-
-
-def _vlista(problem: ImageProblem, seed: int) -> UnfoldedModel:
-    """VLISTA whose decoder and augmentation are first trained as A-DLISTA with one dictionary for all layers.
-
-    That is VLISTA without doubt about its dictionary, at a hundredth of the price of a step. Ours deviates from the paper's in
-    its posterior, centred on the decoder, in the adaptive augmentation, and in a narrow prior.
-    """
-    sure = _adlista(problem, seed, "adaptive")
-    sure.dictionaries = nn.ModuleList([sure.dictionaries[0]] * LAYERS)
-    train(sure, replace(problem, sharing=WARM.sharing), WARM, seed)
-    decoder = sure.dictionaries[0]
-    assert isinstance(decoder, LearnedDictionary)
-    model = VLISTA(
-        LearnedDictionary(decoder.matrix),
-        problem.measurements,
-        layers=LAYERS,
-        augmentation="adaptive",
-        anchored=True,
-        prior_width=2,
-        deviation=0.005,
-        generator=torch.Generator().manual_seed(seed),
-    )
-    model.augmentation.load_state_dict(sure.augmentation.state_dict())
-    return model
-
-
-def _fixed_system(problem: ImageProblem, seed: int) -> tuple[Tensor, Tensor]:
-    """Principal directions [n, n], in which images are sparsest, and analytic weights [m, n] for the one Φ of a problem."""
+def _analytic(problem: ImageProblem, seed: int) -> tuple[Tensor, Tensor]:
+    """Analytic weights [m, n] for the one Φ of a problem, and the principal directions [n, n]."""
     if problem.fixed_phi is None:
         raise ValueError("ALISTA and NALISTA are for one Φ here; their weights are made for it")
-    dictionary, _ = principal_directions(training_signals(problem, seed, START_IMAGES))
-    return dictionary, analytic_weights((problem.fixed_phi @ dictionary).double()).float()
+    directions, _ = _principal(problem, seed)
+    return analytic_weights((problem.fixed_phi @ directions).double()).float(), directions
 
 
-def _alista(problem: ImageProblem, seed: int) -> UnfoldedModel:
-    dictionary, weights = _fixed_system(problem, seed)
-    return started(ALISTA(weights, layers=ANALYTIC_LAYERS, dictionary=dictionary), problem, seed)
-
-
-def _nalista(problem: ImageProblem, seed: int) -> UnfoldedModel:
+def _nalista(problem: ImageProblem, seed: int, generator: torch.Generator) -> NALISTA:
     """NALISTA that starts from the best of a grid of constant steps and thresholds; images are not as sparse as it expects."""
-    dictionary, weights = _fixed_system(problem, seed)
-    generator = torch.Generator().manual_seed(seed)
-    model = started(NALISTA(weights, layers=ANALYTIC_LAYERS, dictionary=dictionary, generator=generator), problem, seed)
+    weights, directions = _analytic(problem, seed)
+    model = NALISTA(weights, layers=ANALYTIC_LAYERS, dictionary=directions, generator=generator)
+    started(model, problem, seed)
     batch = problem.sample(256, seed=seed, split="train", start=FROM)
 
     @torch.no_grad()
@@ -200,26 +227,42 @@ def _nalista(problem: ImageProblem, seed: int) -> UnfoldedModel:
     return model
 
 
-WARM: Recipe[ImageProblem] = Recipe(partial(_adlista, kind="adaptive"), 200, 5e-4, validations=4)
-MODELS: dict[str, Recipe[ImageProblem] | Callable[[ImageProblem, int], Fitted]] = {
-    "canonical": partial(make_ista, dictionary=canonical_basis),
-    "wavelet": partial(make_ista, dictionary=wavelet_basis),
-    "spca": partial(make_ista, dictionary=sparse_pca_basis),
-    "lista": Recipe(_lista, 200, 2e-4, validations=10),
-    "alista": Recipe(_alista, 40, 2e-3, validations=6),
-    "nalista": Recipe(_nalista, 60, 2e-4, validations=6),
-    "dlista": Recipe(_dlista, 500, 5e-4, validations=10),
-    "a-dlista": Recipe(partial(_adlista, kind="paper"), 120, 5e-4, sharing=64, validations=4, validation_samples=64),
+def _vlista(problem: ImageProblem, seed: int, generator: torch.Generator) -> VLISTA:
+    """VLISTA whose decoder and augmentation are first trained as A-DLISTA with one dictionary for all layers.
+
+    That is VLISTA without doubt about its dictionary, at a hundredth of the price of a step. Ours deviates from the paper's in
+    its posterior, centred on the decoder, in the adaptive augmentation, and in a narrow prior.
+    """
+    first = torch.Generator().manual_seed(seed)
+    sure = ADLISTA(_start(problem, seed), layers=LAYERS, augmentation="adaptive", generator=first)
+    decoder = started(sure, problem, seed).dictionaries[0]
+    assert isinstance(decoder, LearnedDictionary)
+    sure.dictionaries = nn.ModuleList([decoder] * LAYERS)
+    train(sure, replace(problem, sharing=WARM.sharing), WARM, seed)
+    model = VLISTA(
+        LearnedDictionary(decoder.matrix), problem.measurements, layers=LAYERS, augmentation="adaptive", anchored=True,
+        prior_width=2, deviation=0.005, generator=generator,
+    )  # fmt: skip
+    model.augmentation.load_state_dict(sure.augmentation.state_dict())
+    return model
+
+
+WARM: Recipe[ImageProblem] = Recipe(200, 5e-4, validations=4)
+"""How what VLISTA starts from is trained."""
+MODELS: dict[str, Made[ImageProblem]] = {
+    "canonical": partial(make_ista, "canonical"),
+    "wavelet": partial(make_ista, "wavelet"),
+    "spca": partial(make_ista, "spca"),
+    "lista": Recipe(200, 2e-4, validations=10),
+    "alista": Recipe(40, 2e-3, validations=6),
+    "nalista": Recipe(60, 2e-4, validations=6),
+    "dlista": Recipe(500, 5e-4, validations=10),
+    "a-dlista": Recipe(120, 5e-4, sharing=64, validations=4, validation_samples=64),
     "a-dlista-adaptive": Recipe(
-        _whitened_adlista,
-        300,
-        lambda problem: _whitened(problem).rate,
-        sharing=32,
-        validations=30,
-        validation_samples=128,
+        300, lambda problem: _Whitened.chosen(problem).rate, sharing=32, validations=30, validation_samples=128
     ),
     "bcs": make_bcs,
     "lmmse": make_lmmse,
-    "vlista": Recipe(_vlista, 12, 2e-4, batch_size=8, sharing=8, validations=4, validation_samples=64, own_loss=True),
+    "vlista": Recipe(12, 2e-4, batch_size=8, sharing=8, validations=4, validation_samples=64, own_loss=True),
 }
 """Every row of the tables."""

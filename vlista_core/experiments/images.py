@@ -4,30 +4,68 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor
 
 from vlista_core.data.image_problem import ImageProblem
-from vlista_core.data.image_set import ImageData
 from vlista_core.data.images import load_images
 from vlista_core.estimate import Estimator
 from vlista_core.experiments.curves import Curve, draw_panels
-from vlista_core.experiments.experiment import Experiment, by_measurements, identity
-from vlista_core.experiments.image_models import fit, image_problem
-from vlista_core.experiments.published import STANDS_FOR, compared, printed
-from vlista_core.experiments.recipes import estimate_test_draws
+from vlista_core.experiments.experiment import (
+    STANDS_FOR,
+    Experiment,
+    by_measurements,
+    cells_of,
+    compared,
+    identity,
+    printed,
+)
+from vlista_core.experiments.image_models import MODELS, fit
+from vlista_core.experiments.recipes import Recipe, estimate_test_draws
 from vlista_core.metrics import nmse_db, psnr_db, ssim
 from vlista_core.models import VLISTA
 from vlista_core.problems import Batch
 from vlista_core.study import Cell, Context, Figure, Row, Table
-from vlista_core.study.tables import missing, number, signed
+from vlista_core.study.tables import number, signed
 
 if TYPE_CHECKING:
     import pandas as pd
 
+_WITH_ERROR = "{:.3f} ± {:.3f}"
+images_of = cache(load_images)
+"""(name, folder) -> the data set, loaded once per process."""
 
-class ImageTable(Experiment):
+
+class ImageExperiment(Experiment):
+    """An experiment on MNIST or CIFAR-10."""
+
+    def fitted(
+        self,
+        images: str,
+        table: str,
+        cell: Cell,
+        context: Context,
+        *,
+        fixed: bool = False,
+        classes: tuple[int, ...] | None = None,
+    ) -> tuple[Estimator, ImageProblem, Row]:
+        """The estimator of a cell, its problem, and how it was made.
+
+        images: the data set; table: the experiment whose networks are used; fixed: one Φ for all; classes: labels, None is all.
+        """
+        model, m, seed = identity(cell)
+        made, phi_seed = MODELS[model], seed if fixed else None
+        problem = ImageProblem(
+            data=images_of(images, self.data), rows=m, centred=True, sharing=made.sharing if isinstance(made, Recipe) else 1,
+            fixed_phi_seed=phi_seed, classes=classes,
+        )  # fmt: skip
+        weights = context.scratch / f"{table}.{model}.m{m}.s{seed}.safetensors"
+        estimator, details = fit(model, problem, seed, weights)
+        return estimator, problem, details
+
+
+class ImageTable(ImageExperiment):
     """One of the paper's tables: SSIM of test images by model and number of measurements, ours beside what it prints."""
 
     growing: ClassVar[frozenset[str]] = frozenset({"models", "measurements"})
@@ -52,75 +90,77 @@ class ImageTable(Experiment):
 
     def cells(self) -> list[Cell]:
         """Seed by seed, number of measurements by number of measurements, all models of each together."""
-        return [
-            {"model": model, "measurements": m, "seed": seed}
-            for seed in range(self.seeds)
-            for m in self.measurements
-            if seed < self._seeds_at(m)
-            for model in self.models
-        ]
+        cells = cells_of(seed=range(self.seeds), measurements=self.measurements, model=self.models)
+        return [cell for cell in cells if cell["seed"] == 0 or cell["measurements"] == self.repeated]
 
     def run(self, cell: Cell, context: Context) -> Row:
         model, m, seed = identity(cell)
-        problem = image_problem(
-            images_of(self.images, self.data), m, model, fixed_phi_seed=seed if self.fixed else None
-        )
-        estimator, details = fit(model, problem, seed, context.scratch / f"{self.cell_id(cell)}.safetensors")
+        estimator, problem, details = self.fitted(self.images, self.name, cell, context, fixed=self.fixed)
         found = measure(estimator, problem, seed, self.test_images_bcs if model == "bcs" else self.test_images)
         return {**found, **details, **_time_to_printed(details, compared(self.name, model, m))}
 
     def tables(self, frame: pd.DataFrame) -> list[Table]:
+        found = _summary(frame)
         others = [f"† printed for {STANDS_FOR[model]}" for model in self.models if model in STANDS_FOR]
         note = f" ({', '.join(others)})" if others else ""
 
-        def pair(model: str, m: int) -> str:
-            paper, ours = compared(self.name, model, m), _mean(_of(frame, model, m), "ssim")
-            return f"{number(ours, '.3f')} ({number(paper and paper[0], '.3f')}{_mark(model)})"
+        def paper(model: str, m: int, form: str) -> str:
+            value = compared(self.name, model, m)
+            return form.format(*value) + ("†" if model in STANDS_FOR else "") if value else "–"
 
-        tables = [by_measurements(f"{self.heading}: SSIM, ours (paper's){note}", self.models, self.measurements, pair)]
+        def pair(model: str, m: int) -> str:
+            return f"{number(found.get((model, m), {}).get('ours'), '.3f')} ({paper(model, m, '{:.3f}')})"
+
+        def line(model: str, m: int) -> tuple[str, ...]:
+            own, printed = found.get((model, m), {}), compared(self.name, model, m)
+            return (
+                model,
+                _WITH_ERROR.format(own["ours"], own["error"]) if own else "–",
+                paper(model, m, _WITH_ERROR),
+                signed(own["ours"] - printed[0], 3) if own and printed else "–",
+                f"{own.get('seeds', 0):.0f} of {self._seeds_at(m)}",
+                f"{own['least']:.3f} … {own['most']:.3f}" if own.get("seeds", 0) > 1 else "–",
+                number(own.get("samples"), ",.0f"),
+                number(own.get("seconds"), ".0f"),
+            )
+
         heading = ("model", "ours", "paper", "difference", "seeds", "spread", "test images", "training (s)")
-        for m in sorted(self.measurements):
-            lines = [self._line(frame, model, m) for model in self.models]
-            tables.append(Table.of(f"{self.heading}, m = {m}: SSIM{note}", heading, lines))
-        return tables
+        first = by_measurements(f"{self.heading}: SSIM, ours (paper's){note}", self.models, self.measurements, pair)
+        return [first] + [
+            Table.of(f"{self.heading}, m = {m}: SSIM{note}", heading, [line(model, m) for model in self.models])
+            for m in sorted(self.measurements)
+        ]
 
     def figures(self, frame: pd.DataFrame, folder: Path) -> list[Figure]:
-        columns, curves = sorted(self.measurements), []
-        for model in self.models:
-            means = [(float(m), _mean(_of(frame, model, m), "ssim")) for m in columns]
-            ours = [(m, mean) for m, mean in means if mean is not None]
-            paper = [(float(m), found[0]) for m in columns if (found := printed(self.name, model, m))]
-            curves += [Curve(model, ours)] if ours else []
-            curves += [Curve(model, paper, printed=True)] if paper and ours else []
-        if not curves:
-            return []
-        path = folder / f"{self.name}.png"
-        draw_panels(
+        found, columns, path = _summary(frame), sorted(self.measurements), folder / f"{self.name}.png"
+        curves = []
+        for model in (model for model in self.models if any((model, m) in found for m in columns)):
+            paper = [(m, (printed(self.name, model, m) or [None])[0]) for m in columns]
+            ours = [(m, found.get((model, m), {}).get("ours")) for m in columns]
+            curves += [Curve(model, ours), Curve(model, paper, printed=True)]
+        drawn = draw_panels(
             path, {"": curves}, title=f"{self.heading}: SSIM of test images", x_label="measurements m",
-            y_label="SSIM", x_ticks=[float(m) for m in columns], log_x=True,
+            y_label="SSIM", x_ticks=columns, log_x=True,
         )  # fmt: skip
         caption = (
             "Filled marks: ours, mean over the test images and the seeds. Hollow marks, dashed: printed in the paper."
         )
-        return [Figure(f"{self.heading}: SSIM by number of measurements", caption, path)]
+        return [Figure(f"{self.heading}: SSIM by number of measurements", caption, path)] if drawn else []
 
     def _seeds_at(self, m: int) -> int:
         return self.seeds if m == self.repeated else 1
 
-    def _line(self, frame: pd.DataFrame, model: str, m: int) -> tuple[str, ...]:
-        found, paper = _of(frame, model, m), compared(self.name, model, m)
-        mean = _mean(found, "ssim")
-        values = sorted(found["ssim"]) if len(found) else []
-        return (
-            model,
-            _with_error(mean, _mean(found, "ssim_error")),
-            f"{_with_error(*paper)}{_mark(model)}" if paper else "–",
-            signed(mean - paper[0], 3) if mean is not None and paper else "–",
-            f"{len(found)} of {self._seeds_at(m)}",
-            f"{values[0]:.3f} … {values[-1]:.3f}" if len(values) > 1 else "–",
-            ", ".join(sorted({f"{count:,.0f}" for count in found["test_samples"]})) if len(found) else "–",
-            number(_mean(found, "budget.seconds"), ".0f"),
-        )
+
+def _summary(frame: pd.DataFrame) -> dict[Any, dict[Any, float]]:
+    """(model, measurements) -> means over the seeds and their spread."""
+    keys, values = ["model", "measurements"], ["ssim", "ssim_error", "test_samples", "budget.seconds"]
+    if frame.empty:
+        return {}
+    grouped = frame.reindex(columns=keys + values).astype(dict.fromkeys(values, float)).groupby(keys, sort=False)
+    return grouped.agg(
+        ours=("ssim", "mean"), error=("ssim_error", "mean"), seeds=("ssim", "size"), least=("ssim", "min"),
+        most=("ssim", "max"), samples=("test_samples", "mean"), seconds=("budget.seconds", "mean"),
+    ).to_dict("index")  # fmt: skip
 
 
 class Mnist(ImageTable):
@@ -162,12 +202,6 @@ class Cifar10Fixed(MnistFixed):
     images: ClassVar[str] = "cifar10"
 
 
-@cache
-def images_of(name: str, folder: Path | None) -> ImageData:
-    """The data set, loaded once per process."""
-    return load_images(name, folder)
-
-
 def measure(estimator: Estimator, problem: ImageProblem, seed: int, count: int) -> Row:
     """SSIM on the first `count` test images, its standard error, and PSNR and NMSE of the same estimates."""
     images, truth = map(problem.images, estimate_test_draws(estimator, problem, seed, count, 50))
@@ -197,22 +231,3 @@ def _time_to_printed(details: Row, paper: tuple[float, float] | None) -> Row:
         return {}
     reached = [row[1] for row in history if isinstance(row, list) and float(str(row[2])) >= paper[0]]
     return {"seconds_to_printed": reached[0] if reached else None}
-
-
-def _of(frame: pd.DataFrame, model: str, m: int) -> pd.DataFrame:
-    """The seeds of one place of the table."""
-    return frame if frame.empty else frame[(frame["model"] == model) & (frame["measurements"] == m)]
-
-
-def _mean(found: pd.DataFrame, key: str) -> float | None:
-    """Of a column where it has values."""
-    mean = float(found[key].astype(float).mean()) if key in found.columns else None
-    return None if missing(mean) else mean
-
-
-def _with_error(mean: float | None, error: float | None) -> str:
-    return number(mean, ".3f") if mean is None or error is None else f"{mean:.3f} ± {error:.3f}"
-
-
-def _mark(model: str) -> str:
-    return "†" if model in STANDS_FOR else ""

@@ -10,6 +10,7 @@ levels; as many images of each kind as are given below; Welch's t-test, which do
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -23,9 +24,8 @@ from torch import Tensor
 from vlista_core.data.image_problem import ImageProblem
 from vlista_core.estimate import Estimator
 from vlista_core.experiments.curves import BAYESIAN
-from vlista_core.experiments.experiment import Experiment, identity, rows_by
-from vlista_core.experiments.image_models import fit, image_problem
-from vlista_core.experiments.images import estimate_with_variance, images_of
+from vlista_core.experiments.experiment import cells_of, identity, rows_by
+from vlista_core.experiments.images import ImageExperiment, estimate_with_variance
 from vlista_core.metrics import auroc
 from vlista_core.plotting import new_figure
 from vlista_core.problems import Batch
@@ -62,7 +62,7 @@ Found = dict[str, dict[str, tuple[Tensor, Tensor]]]
 """Score -> noise level -> its values for images seen and unseen, [images] each."""
 
 
-class OutOfDistribution(Experiment):
+class OutOfDistribution(ImageExperiment):
     """Can the variance of its reconstructions tell that an image is of a kind the network never saw?"""
 
     name: ClassVar[str] = "ood"
@@ -78,17 +78,12 @@ class OutOfDistribution(Experiment):
     draws: int = 100
 
     def cells(self) -> list[Cell]:
-        return [
-            {"model": model, "measurements": self.measurements, "seed": seed}
-            for seed in DIGITS
-            for model in self.models
-        ]
+        return cells_of(measurements=[self.measurements], seed=DIGITS, model=self.models)
 
     def run(self, cell: Cell, context: Context) -> Row:
-        model, m, seed = identity(cell)
-        inside = replace(image_problem(images_of("mnist", self.data), m, model), classes=DIGITS[seed])
+        model, _, seed = identity(cell)
+        estimator, inside, details = self.fitted("mnist", self.name, cell, context, classes=DIGITS[seed])
         outside = replace(inside, classes=others(seed))
-        estimator, details = fit(model, inside, seed, context.scratch / f"{self.cell_id(cell)}.safetensors")
         found: Found = {score: {} for score in SCORES}
         for done, (noise, snr_db) in enumerate(NOISE.items()):
             context.report(done / len(NOISE), noise)
@@ -101,31 +96,50 @@ class OutOfDistribution(Experiment):
     def tables(self, frame: pd.DataFrame) -> list[Table]:
         found, each = rows_by(frame, "model", "seed"), f"{self.images} images of each kind"
 
-        def p_values(seed: int, model: str) -> list[str]:
-            cell, score = found.get((model, seed), {}), PAPER[model]
-            shown = (number(cell.get(f"scores.{score}.p_values.{noise}"), ".2g") for noise in NOISE)
-            return [_seen(seed), model, SCORES[score], *shown]
-
-        def aurocs(seed: int, model: str, score: str) -> list[str]:
+        def texts(model: str, seed: int, score: str, kind: str) -> list[str]:
             cell = found.get((model, seed), {})
-            shown = (_auroc_text(cell.get(f"scores.{score}.auroc.{noise}")) for noise in NOISE)
-            return [f"{model}, {SCORES[score]}", *shown]
+            return [_text(cell.get(f"scores.{score}.{kind}.{noise}")) for noise in NOISE]
 
-        paper = [p_values(seed, model) for seed in DIGITS for model in self.models]
+        def line(seed: int, model: str) -> list[str]:
+            return [_seen(seed), model, SCORES[PAPER[model]], *texts(model, seed, PAPER[model], "p_values")]
+
+        tests = itertools.starmap(line, itertools.product(DIGITS, self.models))
         heading = ("digits seen", "model", "score", *NOISE)
-        tables = [Table.of(f"p-value of the paper's two-sample t-test, {each}", heading, paper)]
+        tables = [Table.of(f"p-value of the paper's two-sample t-test, {each}", heading, tests)]
         for seed in DIGITS:
-            rest = [aurocs(seed, model, score) for model in self.models for score in SCORES]
+            pairs = itertools.product(self.models, SCORES)
+            lines = [[f"{model}, {SCORES[score]}", *texts(model, seed, score, "auroc")] for model, score in pairs]
             title = f"AUROC of a single image, with its 95 % interval, digits {_seen(seed)} seen, {each}"
-            tables.append(Table.of(title, ("model and score", *NOISE), rest))
+            tables.append(Table.of(title, ("model and score", *NOISE), lines))
         return tables
 
     def figures(self, frame: pd.DataFrame, folder: Path) -> list[Figure]:
         if frame.empty:
             return []
-        path, found = folder / "ood.png", rows_by(frame, "model", "seed")
-        order = [(model, seed) for model in self.models for seed in DIGITS]
-        _draw(path, {key: found[key] for key in order if key in found})
+        path, found, places = folder / "ood.png", rows_by(frame, "model", "seed"), np.arange(len(NOISE))
+        with new_figure(path, (11.2, 5.0)) as figure:
+            left, right = figure.subplots(1, 2)
+            for model, seed in (key for key in itertools.product(self.models, DIGITS) if key in found):
+                row = found[model, seed]
+                style: dict[str, Any] = {
+                    "color": BAYESIAN[model], "marker": _MARKERS[seed], "ls": _LINES[seed], "lw": 1.6,
+                    "label": f"{model}, {_seen(seed)}",
+                }  # fmt: skip
+                left.plot(places, [max(row[f"p_values.{noise}"], _LEAST_P) for noise in NOISE], **style)
+                middle, low, high = np.array([row[f"auroc.{noise}"] for noise in NOISE], dtype=float).T
+                beside = places + 0.06 * ([*PAPER].index(model) * len(DIGITS) + seed)
+                right.errorbar(beside, middle, yerr=(middle - low, high - middle), capsize=3, **style)
+            left.axhline(SIGNIFICANT, color="#00805f", lw=1.2)
+            left.set(yscale="log", ylabel="p-value", title="t-test of all images")
+            right.axhline(0.5, color="#777777", lw=0.8)
+            right.set(ylim=(0.2, 1.0), ylabel="AUROC", title="AUROC of a single image")
+            for axes in (left, right):
+                axes.set_xticks(places, list(NOISE))
+                axes.set_xlabel("SNR of the measurements")
+                axes.grid(alpha=0.25)
+            handles, labels = left.get_legend_handles_labels()
+            title = "model, digits seen"
+            figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False, title=title)
         caption = (
             f"A curve for each three digits seen. Left: the paper's test; below the green line ({SIGNIFICANT:g}) the two kinds "
             "of images are told apart. "
@@ -177,8 +191,7 @@ def auroc_interval(scores_in: Tensor, scores_out: Tensor, seed: int) -> tuple[fl
     """AUROC with its 95 % percentile bootstrap interval, images of each kind drawn anew among themselves."""
     random = np.random.default_rng(seed)
     higher = np.sign(scores_out.numpy()[None, :] - scores_in.numpy()[:, None]) / 2 + 0.5
-    rows = random.multinomial(len(scores_in), np.full(len(scores_in), 1 / len(scores_in)), RESAMPLES)
-    columns = random.multinomial(len(scores_out), np.full(len(scores_out), 1 / len(scores_out)), RESAMPLES)
+    rows, columns = (random.multinomial(count, np.full(count, 1 / count), RESAMPLES) for count in higher.shape)
     values = ((rows @ higher) * columns).sum(1) / higher.size
     low, high = np.quantile(values, (0.025, 0.975))
     return auroc(scores_in, scores_out), float(low), float(high)
@@ -189,48 +202,18 @@ def summarise(found: Found, paper: str, seed: int) -> Row:
     scores: dict[str, Any] = {
         score: {
             "p_values": {noise: float(f"{p_value(*pair):.4g}") for noise, pair in levels.items()},
-            "auroc": {
-                noise: [round(value, 4) for value in auroc_interval(*pair, seed)] for noise, pair in levels.items()
-            },
+            "auroc": {noise: np.round(auroc_interval(*pair, seed), 4).tolist() for noise, pair in levels.items()},
         }
         for score, levels in found.items()
     }
-    return {
-        "auroc_noiseless": scores[paper]["auroc"]["noiseless"][0],
-        **scores[paper],
-        "scores": scores,
-        "score": paper,
-    }
+    first = scores[paper]["auroc"]["noiseless"][0]
+    return {"auroc_noiseless": first, **scores[paper], "scores": scores, "score": paper}
 
 
-def _auroc_text(value: object) -> str:
-    return f"{value[0]:.2f} ({value[1]:.2f} … {value[2]:.2f})" if isinstance(value, list) else "–"
+def _text(value: list[float] | float | None) -> str:
+    """A p-value, or an AUROC with its interval."""
+    return "{:.2f} ({:.2f} … {:.2f})".format(*value) if isinstance(value, list) else number(value, ".2g")
 
 
 def _seen(seed: int) -> str:
     return ", ".join(str(digit) for digit in DIGITS[seed])
-
-
-def _draw(path: Path, rows: dict[tuple[str, int], dict[str, Any]]) -> None:
-    places = range(len(NOISE))
-    with new_figure(path, (11.2, 5.0)) as figure:
-        left, right = figure.subplots(1, 2)
-        for (model, seed), row in rows.items():
-            style: dict[str, Any] = {"color": BAYESIAN[model], "marker": _MARKERS[seed], "ls": _LINES[seed], "lw": 1.6}
-            label = f"{model}, {_seen(seed)}"
-            left.plot(places, [max(row[f"p_values.{noise}"], _LEAST_P) for noise in NOISE], label=label, **style)
-            middle, low, high = np.array([row[f"auroc.{noise}"] for noise in NOISE], dtype=float).T
-            shift = 0.06 * ([*PAPER].index(model) * len(DIGITS) + seed)
-            beside = [place + shift for place in places]
-            right.errorbar(beside, middle, yerr=(middle - low, high - middle), capsize=3, label=label, **style)
-        left.axhline(SIGNIFICANT, color="#00805f", lw=1.2)
-        left.set(yscale="log", ylabel="p-value", title="t-test of all images")
-        right.axhline(0.5, color="#777777", lw=0.8)
-        right.set(ylim=(0.2, 1.0), ylabel="AUROC", title="AUROC of a single image")
-        for axes in (left, right):
-            axes.set_xticks(places, list(NOISE))
-            axes.set_xlabel("SNR of the measurements")
-            axes.grid(alpha=0.25)
-        handles, labels = left.get_legend_handles_labels()
-        title = "model, digits seen"
-        figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False, title=title)

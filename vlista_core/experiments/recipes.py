@@ -25,8 +25,6 @@ from vlista_core.training.result import TrainingResult
 
 FROM = 10**8
 """Index of the training draws that starts and dictionaries are made from; training never comes that far."""
-
-
 AnyModel = TypeVar("AnyModel", bound=UnfoldedModel)
 AnyProblem = TypeVar("AnyProblem", bound=Problem)
 Metric = Callable[[Tensor, Batch], float]
@@ -38,8 +36,6 @@ Fitted = tuple[Estimator, Row]
 class Recipe(Generic[AnyProblem]):
     """How a network is trained."""
 
-    build: Callable[[AnyProblem, int], UnfoldedModel]
-    """(problem, seed) -> a network that has its start and is untrained."""
     steps: int
     rate: float | Callable[[AnyProblem], float]
     """The learning rate, or what it is for a problem."""
@@ -51,17 +47,17 @@ class Recipe(Generic[AnyProblem]):
     own_loss: bool = False
     """Whether the network learns from its own loss where the others have that of the experiment: VLISTA from its ELBO."""
 
-    def rate_for(self, problem: AnyProblem) -> float:
-        """The learning rate on a problem."""
-        return self.rate(problem) if callable(self.rate) else self.rate
-
     def trainer(self, problem: AnyProblem, *, warmup: float = 0.0, metric: Metric | None = None) -> Trainer:
         """metric: of validation draws, the lower the better; the loss if None."""
         return Trainer(
-            steps=self.steps, batch_size=self.batch_size, learning_rate=self.rate_for(problem), schedule="cosine",
-            warmup=warmup, clip_norm=1.0, validation_samples=self.validation_samples,
-            validate_every=max(1, self.steps // self.validations), metric=metric,
+            steps=self.steps, batch_size=self.batch_size, schedule="cosine", warmup=warmup, clip_norm=1.0,
+            learning_rate=self.rate(problem) if callable(self.rate) else self.rate, metric=metric,
+            validation_samples=self.validation_samples, validate_every=max(1, self.steps // self.validations),
         )  # fmt: skip
+
+
+Made = Recipe[AnyProblem] | Callable[[AnyProblem, int], Fitted]
+"""How a model is made: a network by its recipe, another estimator by a function of (problem, seed)."""
 
 
 def started(model: AnyModel, problem: Problem, seed: int) -> AnyModel:
@@ -70,46 +66,49 @@ def started(model: AnyModel, problem: Problem, seed: int) -> AnyModel:
     return model
 
 
-def fit_network(
-    recipe: Recipe[AnyProblem],
+def train(
+    network: UnfoldedModel, problem: AnyProblem, recipe: Recipe[AnyProblem], seed: int, resume: Path
+) -> TrainingResult:
+    """Train by the recipe and the network's own loss. resume: the file to resume from."""
+    return recipe.trainer(problem).fit(network, problem, seed=seed, checkpoint=resume, resume=True)
+
+
+def fit(
+    made: Made[AnyProblem],
+    build: Callable[[AnyProblem, int], UnfoldedModel],
     problem: AnyProblem,
     seed: int,
     weights: Path,
-    train: Callable[[UnfoldedModel, Path], TrainingResult],
+    train: Callable[[UnfoldedModel, AnyProblem, Recipe[AnyProblem], int, Path], TrainingResult] = train,
     figure: Callable[[float], float] = float,
 ) -> Fitted:
-    """The network of a recipe, by `train` (network, file to resume from).
+    """The estimator that `made` describes, ready for test draws, and how it was made.
 
-    weights: a file that keeps a trained network, and gives it back in place of a second training; how it was trained is in
-    a file beside it. figure: of a validation, for the history.
+    build: (problem, seed) -> the network of a recipe, which has its start and is untrained. weights: a file that keeps a
+    trained network, and gives it back in place of a second training; how it was trained is in a file beside it. train: as the
+    function of that name. figure: of a validation, for the history.
     """
-    beside = weights.with_suffix(".json")
+    if not isinstance(made, Recipe):
+        return made(problem, seed)
+    beside, resume = weights.with_suffix(".json"), weights.with_suffix(".resume.safetensors")
     if weights.is_file():
         network = checkpoint.load(weights, expected=UnfoldedModel)  # type: ignore[type-abstract]
         return network, read_json(beside) if beside.is_file() else {}
     start = time.perf_counter()
-    network = recipe.build(problem, seed)
+    network = build(problem, seed)
     before = time.perf_counter() - start
-    result = train(network, weights.with_suffix(".resume.safetensors"))
+    result = train(network, problem, made, seed, resume)
+    noted = ("sharing", "validations", "validation_samples", "own_loss")
+    spent: Row = {"steps": result.steps, "batch_size": made.batch_size, "samples": result.steps * made.batch_size}
     details: Row = {
-        "recipe": {
-            "learning_rate": recipe.rate_for(problem),
-            "sharing": recipe.sharing,
-            "validations": recipe.validations,
-            "validation_samples": recipe.validation_samples,
-            "own_loss": recipe.own_loss,
-        },
-        "budget": {
-            "steps": result.steps,
-            "batch_size": recipe.batch_size,
-            "samples": result.steps * recipe.batch_size,
-            "seconds": round(before + result.seconds, 2),
-        },
+        "recipe": {"learning_rate": made.trainer(problem).learning_rate, **{key: getattr(made, key) for key in noted}},
+        "budget": {**spent, "seconds": round(before + result.seconds, 2)},
         "parameters": sum(parameter.numel() for parameter in network.parameters()),
         "history": [[r.step, round(before + r.seconds, 2), round(figure(r.validation), 4)] for r in result.history],
     }
     write_json(beside, details)
     checkpoint.save(network, weights)
+    resume.unlink(missing_ok=True)
     return network, details
 
 

@@ -6,6 +6,8 @@ The networks are those of the tables. The pixels are kept in the rows, so that t
 from __future__ import annotations
 
 import base64
+import itertools
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -13,9 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vlista_core.experiments.experiment import Experiment, by_measurements, cell_name, identity, rows_by
-from vlista_core.experiments.image_models import fit, image_problem
-from vlista_core.experiments.images import images_of
+from vlista_core.experiments.experiment import by_measurements, cells_of, identity, rows_by
+from vlista_core.experiments.images import ImageExperiment
 from vlista_core.metrics import ssim
 from vlista_core.plotting import new_figure
 from vlista_core.study import Cell, Context, Figure, Row, Table
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 DATA = {"mnist": "MNIST", "cifar10": "CIFAR-10"}
 
 
-class Reconstructions(Experiment):
+class Reconstructions(ImageExperiment):
     """Pictures, for the eye."""
 
     name: ClassVar[str] = "reconstructions"
@@ -42,19 +43,12 @@ class Reconstructions(Experiment):
     """The first of the test set."""
 
     def cells(self) -> list[Cell]:
-        return [
-            {"model": model, "measurements": m, "seed": 0, "data": data}
-            for m in self.measurements
-            for data in DATA
-            for model in self.models
-        ]
+        return cells_of(seed=[0], measurements=self.measurements, data=DATA, model=self.models)
 
     def run(self, cell: Cell, context: Context) -> Row:
-        (model, m, seed), data = identity(cell), str(cell["data"])
-        problem = image_problem(images_of(data, self.data), m, model)
-        table = cell_name(data, {"model": model, "measurements": m, "seed": seed})
-        estimator, details = fit(model, problem, seed, context.scratch / f"{table}.safetensors")
-        batch = problem.sample(self.images, seed=seed, split="test")
+        data = str(cell["data"])
+        estimator, problem, details = self.fitted(data, data, cell, context)
+        batch = problem.sample(self.images, seed=identity(cell)[2], split="test")
         estimate = problem.images(estimator.estimate(batch.y, batch.phi, batch.noise_var).signal.detach())
         truth = problem.images(batch.signal)
         values = ssim(estimate, truth)
@@ -71,25 +65,22 @@ class Reconstructions(Experiment):
     def tables(self, frame: pd.DataFrame) -> list[Table]:
         found = rows_by(frame, "data", "model", "measurements")
 
-        def table(data: str) -> Table:
-            def entry(model: str, m: int) -> str:
-                return number(found.get((data, model, m), {}).get("ssim"), ".3f")
+        def entry(data: str, model: str, m: int) -> str:
+            return number(found.get((data, model, m), {}).get("ssim"), ".3f")
 
-            title = f"{DATA[data]}: SSIM of the {self.images} images that are shown"
-            return by_measurements(title, self.models, self.measurements, entry)
-
-        return [table(data) for data in DATA]
+        words = f"SSIM of the {self.images} images that are shown"
+        tables = {data: f"{title}: {words}" for data, title in DATA.items()}
+        return [by_measurements(tables[data], self.models, self.measurements, partial(entry, data)) for data in tables]
 
     def figures(self, frame: pd.DataFrame, folder: Path) -> list[Figure]:
         found, figures = rows_by(frame, "data", "measurements", "model"), []
-        for data, title in DATA.items():
-            for m in sorted(self.measurements):
-                cells = [found[data, m, model] for model in self.models if (data, m, model) in found]
-                if cells:
-                    path, pixels = folder / f"reconstructions_{data}_m{m}.png", int(np.prod(cells[0]["side"]))
-                    _draw(path, cells, f"{title}: {m} measurements of {pixels:,} pixels")
-                    caption = "The truth on top; the number under an image is its SSIM."
-                    figures.append(Figure(f"{title}: reconstructions from {m} measurements", caption, path))
+        for data, m in itertools.product(DATA, sorted(self.measurements)):
+            cells = [found[data, m, model] for model in self.models if (data, m, model) in found]
+            if cells:
+                path, pixels = folder / f"reconstructions_{data}_m{m}.png", int(np.prod(cells[0]["side"]))
+                _draw(path, cells, f"{DATA[data]}: {m} measurements of {pixels:,} pixels")
+                caption = "The truth on top; the number under an image is its SSIM."
+                figures.append(Figure(f"{DATA[data]}: reconstructions from {m} measurements", caption, path))
         return figures
 
 

@@ -7,25 +7,33 @@ draws in place of 3,000 fixed ones; the steps of the recipes, about a minute on 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
 from vlista_core.data.synthetic import SyntheticProblem
+from vlista_core.dictionaries import LearnedDictionary
 from vlista_core.estimate import Estimator
 from vlista_core.experiments.curves import Curve, draw_panels
-from vlista_core.experiments.experiment import Experiment, by_measurements, identity, rows_by
-from vlista_core.experiments.recipes import estimate_test_draws
-from vlista_core.experiments.synthetic_models import MODELS, VARYING_ONLY, fit
-from vlista_core.metrics import nmse_db, squared_error_ratios
+from vlista_core.experiments.experiment import Experiment, by_measurements, cells_of, identity, rows_by
+from vlista_core.experiments.recipes import FROM, Fitted, Made, Recipe, estimate_test_draws, fit, started
+from vlista_core.metrics import nmse_db, nmse_median_db, squared_error_ratios
+from vlista_core.models import ADLISTA, ALISTA, DLISTA, LISTA, NALISTA, VLISTA, UnfoldedModel
+from vlista_core.models.analytic import averaged_weights
 from vlista_core.problems import Problem
+from vlista_core.solvers import BCS, FISTA, ISTA, Solver, select_hyperparameters
 from vlista_core.study import Cell, Context, Figure, Row, Table
 from vlista_core.study.tables import decibels
 
 if TYPE_CHECKING:
     import pandas as pd
 
+LAYERS = 3
+AVERAGED = 64
+"""Matrices Φ over which ALISTA and NALISTA average their weights where Φ varies, as the paper does."""
 QUANTILES = (5, 10, 25, 50, 75, 90, 95)
 _WORDS = {"varying": "a Φ for each sample", "fixed": "one Φ for all samples"}
 _SHOWN_DB = (-30.0, 3.0)
@@ -34,6 +42,79 @@ _QUANTILES_AT = (64, 96, 128)
 """Measurements that have a panel of quantiles."""
 _LEAST_DB = -120.0
 """An error of exactly zero counts as this."""
+
+
+def searched(solver: type[Solver], problem: SyntheticProblem, seed: int) -> Fitted:
+    """The best of a grid on validation draws."""
+    grid = {"penalty": (0.003, 0.01, 0.03, 0.1, 0.2), "iterations": (3, 30, 300)}
+    found = select_hyperparameters(solver, grid, problem, nmse_median_db, seed=seed)
+    return found.solver, {"chosen": {key: float(str(value)) for key, value in found.scores[0][0].items()}}
+
+
+def build(name: str, problem: SyntheticProblem, seed: int) -> UnfoldedModel:
+    """The network called `name`, started and untrained.
+
+    The adaptive A-DLISTA works on whitened measurements, as in the image tables; all entries of a signal have the same power.
+    VLISTA has its posterior anchored at the decoder and a narrow prior; its augmentation starts as A-DLISTA's does.
+    """
+    n, psi, generator = (
+        problem.length,
+        LearnedDictionary(torch.eye(problem.length)),
+        torch.Generator().manual_seed(seed),
+    )
+    model: UnfoldedModel
+    match name:
+        case "lista":
+            m = None if problem.fixed_phi_seed is None else problem.measurements
+            model = LISTA(n, n, layers=LAYERS, measurements=m, loss="relative")
+        case "dlista":
+            model = DLISTA(psi, layers=LAYERS, loss="relative")
+        case "a-dlista":
+            model = ADLISTA(psi, layers=LAYERS, augmentation="paper", loss="relative", generator=generator)
+        case "a-dlista-adaptive":
+            model = ADLISTA(psi, layers=LAYERS, covariance=torch.eye(n), loss="relative", generator=generator)
+        case "alista" | "alista-per-sample":
+            model = ALISTA(_weights(name, problem, seed), layers=LAYERS)
+        case "nalista" | "nalista-per-sample":
+            model = NALISTA(_weights(name, problem, seed), layers=LAYERS, generator=generator)
+        case "vlista":
+            m = problem.measurements
+            model = VLISTA(psi, m, layers=LAYERS, anchored=True, prior_width=4, generator=generator)
+            sure = build("a-dlista", problem, seed)
+            model.augmentation.load_state_dict(sure.get_submodule("augmentation").state_dict())
+        case _:
+            raise ValueError(f"unknown network {name!r}; known are {', '.join(MODELS)}")
+    return started(model, problem, seed)
+
+
+def _weights(name: str, problem: SyntheticProblem, seed: int) -> torch.Tensor | None:
+    """W of the one Φ, or averaged over several; None where each sample has its own."""
+    if name in VARYING_ONLY:
+        return None
+    if (fixed := problem.fixed_phi()) is not None:
+        return averaged_weights([fixed.double()]).float()
+    drawn = problem.sample(AVERAGED, seed=seed, split="train", start=FROM).phi.materialize()
+    return averaged_weights(drawn.double()).float()
+
+
+_recipe = partial(Recipe[SyntheticProblem], sharing=1, validations=8)
+MODELS: dict[str, Made[SyntheticProblem]] = {
+    "a-dlista-adaptive": _recipe(800, 2e-4),
+    "a-dlista": _recipe(400, 2e-3, batch_size=32),
+    "dlista": _recipe(800, 2e-3),
+    "lista": _recipe(800, 1e-3),
+    "vlista": _recipe(60, 3e-4, batch_size=16, validation_samples=64),
+    "alista": _recipe(800, 5e-3),
+    "nalista": _recipe(800, 1e-3),
+    "alista-per-sample": _recipe(400, 2e-3),
+    "nalista-per-sample": _recipe(400, 1e-3),
+    "ista": partial(searched, ISTA),
+    "fista": partial(searched, FISTA),
+    "bcs": lambda problem, seed: (BCS(), {}),
+}
+"""Every row, the most important first. BCS has its own stopping rule and nothing to search for."""
+VARYING_ONLY = ("alista-per-sample", "nalista-per-sample")
+"""With one Φ the weights of a sample are those of all."""
 
 
 class Synthetic(Experiment):
@@ -51,71 +132,65 @@ class Synthetic(Experiment):
     test_samples: int = 1000
 
     def cells(self) -> list[Cell]:
-        return [
-            {"model": model, "measurements": m, "seed": 0, "phi": phi}
-            for phi in _WORDS
-            for m in self.measurements
-            for model in self._models(phi)
-        ]
+        cells = cells_of(seed=[0], phi=_WORDS, measurements=self.measurements, model=self.models)
+        return [cell for cell in cells if cell["model"] in self._models(str(cell["phi"]))]
 
     def run(self, cell: Cell, context: Context) -> Row:
         model, rows, seed = identity(cell)
         fixed = 0 if cell["phi"] == "fixed" else None
         problem = SyntheticProblem(length=self.length, rows=rows, unit_columns=False, fixed_phi_seed=fixed)
-        estimator, details = fit(model, problem, seed, context.scratch / f"{self.cell_id(cell)}.safetensors")
+        weights = context.scratch / f"{self.cell_id(cell)}.safetensors"
+        estimator, details = fit(MODELS[model], partial(build, model), problem, seed, weights)
         return {**measure(estimator, problem, seed, self.test_samples), **details}
 
     def tables(self, frame: pd.DataFrame) -> list[Table]:
-        found = rows_by(frame, "phi", "model", "measurements")
+        level = self._levels(frame)
 
         def table(phi: str, words: str) -> Table:
+            def entry(model: str, m: int) -> str:
+                low, middle, high = (decibels(level(phi, model, m, share)) for share in (10, 50, 90))
+                return "–" if middle == "–" else f"{middle} ({low} … {high})"
+
             title = f"Synthetic, {words}: median NMSE in dB (10 % … 90 % of the samples)"
-            return by_measurements(
-                title, self._models(phi), self.measurements, lambda model, m: _entry(found.get((phi, model, m)))
-            )
+            return by_measurements(title, self._models(phi), self.measurements, entry)
 
         return [table(phi, words) for phi, words in _WORDS.items()]
 
     def figures(self, frame: pd.DataFrame, folder: Path) -> list[Figure]:
-        if frame.empty:
-            return []
-        path, columns = folder / "synthetic_median.png", sorted(self.measurements)
-        curves = {phi: self._curves(frame, {m: (phi, m, 50) for m in columns}) for phi in _WORDS}
-        draw_panels(
-            path, {words: curves[phi] for phi, words in _WORDS.items() if curves[phi]},
+        columns, level, figures = sorted(self.measurements), self._levels(frame), list[Figure]()
+
+        def curves(phi: str, points: list[tuple[int, int, int]]) -> list[Curve]:
+            """A curve for each model through points (place on the axis, measurements, share)."""
+            return [Curve(model, [(x, level(phi, model, m, share)) for x, m, share in points]) for model in self.models]
+
+        path = folder / "synthetic_median.png"
+        if draw_panels(
+            path, {words: curves(phi, [(m, m, 50) for m in columns]) for phi, words in _WORDS.items()},
             title=f"Median NMSE of {self.test_samples:,} sparse vectors, n = {self.length}, three layers",
             x_label="measurements m", y_label="median NMSE (dB)", x_ticks=columns, y_limits=_SHOWN_DB,
-        )  # fmt: skip
-        caption = (
-            "ISTA, FISTA and BCS have no depth to keep to: their iterations and penalties come from a grid search."
-        )
-        figures = [Figure("Median NMSE by number of measurements", caption, path)]
+        ):  # fmt: skip
+            caption = (
+                "ISTA, FISTA and BCS have no depth to keep to: their iterations and penalties come from a grid search."
+            )
+            figures.append(Figure("Median NMSE by number of measurements", caption, path))
         for phi, words in _WORDS.items():
-            panels = {m: self._curves(frame, {share: (phi, m, share) for share in QUANTILES}) for m in _QUANTILES_AT}
-            if any(panels.values()):
-                path = folder / f"synthetic_quantiles_{phi}.png"
-                draw_panels(
-                    path, {f"m = {m}": curves for m, curves in panels.items() if curves},
-                    title=f"Quantiles of the NMSE of a sample, {words}",
-                    x_label="share of samples with less error (%)", y_label="NMSE of a sample (dB)",
-                    x_ticks=QUANTILES[1:-1], y_limits=_SHOWN_DB,
-                )  # fmt: skip
+            path = folder / f"synthetic_quantiles_{phi}.png"
+            if draw_panels(
+                path, {f"m = {m}": curves(phi, [(share, m, share) for share in QUANTILES]) for m in _QUANTILES_AT},
+                title=f"Quantiles of the NMSE of a sample, {words}", x_label="share of samples with less error (%)",
+                y_label="NMSE of a sample (dB)", x_ticks=QUANTILES[1:-1], y_limits=_SHOWN_DB,
+            ):  # fmt: skip
                 caption = "Each curve is the distribution function of a model's error, turned on its side."
                 figures.append(Figure(f"Quantiles, {words}", caption, path))
         return figures
 
+    def _levels(self, frame: pd.DataFrame) -> Callable[[str, str, int, int], float | None]:
+        """(phi, model, measurements, share) -> that quantile in dB; None where the cell is not there."""
+        found = rows_by(frame, "phi", "model", "measurements")
+        return lambda phi, model, m, share: found.get((phi, model, m), {}).get(f"quantiles_db.{share}")
+
     def _models(self, phi: str) -> list[str]:
         return [model for model in self.models if phi == "varying" or model not in VARYING_ONLY]
-
-    def _curves(self, frame: pd.DataFrame, points: dict[int, tuple[str, int, int]]) -> list[Curve]:
-        """A curve for each model that has some of the points: place on the axis -> (phi, measurements, share)."""
-        found = rows_by(frame, "phi", "model", "measurements")
-        curves = []
-        for model in self.models:
-            cells = {x: (found.get((phi, model, m)), share) for x, (phi, m, share) in points.items()}
-            levels = [(x, float(cell[f"quantiles_db.{share}"])) for x, (cell, share) in cells.items() if cell]
-            curves += [Curve(model, levels)] if levels else []
-        return curves
 
 
 def measure(estimator: Estimator, problem: Problem, seed: int, count: int) -> Row:
@@ -131,9 +206,3 @@ def measure(estimator: Estimator, problem: Problem, seed: int, count: int) -> Ro
         "nmse_ratio_db": round(max(nmse_db(estimate, signal), _LEAST_DB), 4),
         "test_samples": count,
     }
-
-
-def _entry(cell: dict[str, Any] | None) -> str:
-    if cell is None:
-        return "–"
-    return f"{decibels(cell['nmse_db'])} ({decibels(cell['quantiles_db.10'])} … {decibels(cell['quantiles_db.90'])})"

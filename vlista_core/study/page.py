@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Sequence
+from collections import Counter
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vlista_core.files import replacing, write_text
 from vlista_core.study.base import Figure, Study
-from vlista_core.study.store import Read, Registry, holds_study, read_study
+from vlista_core.study.store import Provenance, Read, Registry, holds_study, read_study
 from vlista_core.study.tables import Table
 from vlista_core.tensorfile import Json
 
@@ -31,6 +31,12 @@ th:first-child, td:first-child { text-align: left; } tr.bound td { font-style: i
 tr.best td { font-weight: 600; } .quiet { opacity: .75; font-size: .9rem; }
 pre { overflow-x: auto; font-size: .8rem; } summary { cursor: pointer; font-weight: 600; margin: .8rem 0; }
 """
+_HEAD = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<style>{style}</style></head><body>
+<h1>{title}</h1>"""
 
 
 def write_page(folder: Path | str, registry: Registry, *, title: str | None = None) -> Path:
@@ -38,22 +44,21 @@ def write_page(folder: Path | str, registry: Registry, *, title: str | None = No
 
     table.md, rows.csv and the figures of each study go into its own folder. title: the study's own if None.
     """
-    folder = Path(folder)
-    below = [each for each in sorted(folder.iterdir()) if holds_study(each)] if folder.is_dir() else []
-    found = [(each, read_study(each, registry)) for each in ([folder] if holds_study(folder) else []) + below]
-    order = list(registry)
+    folder, order = Path(folder), list(registry)
+    places = [folder, *(sorted(folder.iterdir()) if folder.is_dir() else [])]
+    found = [(place, read_study(place, registry)) for place in places if holds_study(place)]
     found.sort(key=lambda pair: (pair[0] != folder, order.index(pair[1].study.name)))
-    found = [pair for pair in found if pair[1].records]
+    found = [(place, read) for place, read in found if read.records]
     if not found:
         raise ValueError(f"{folder} holds no finished cells of a study")
     title = title or found[0][1].study.title()
-    parts = [f"<h1>{escape(title)}</h1>"]
+    parts = [_HEAD.format(title=escape(title), style=_STYLE)]
     for place, read in found:
         heading = read.study.title()
         parts += [] if heading == title else [f"<h2>{escape(heading)}</h2>"]
         parts += _section(place, read)
     page = folder / "report.html"
-    write_text(page, _document(title, parts))
+    write_text(page, "\n".join([*parts, "</body></html>\n"]))
     return page
 
 
@@ -72,40 +77,25 @@ def _section(folder: Path, read: Read) -> list[str]:
     plain = frame.loc[:, [not any(isinstance(entry, list | dict) for entry in frame[key]) for key in frame.columns]]
     with replacing(folder / "rows.csv") as partial:
         plain.to_csv(partial, index=False, lineterminator="\n")
-    done = f"{len(read.records)} of {len(read.about.cells)} cells are done{_minutes(read)}."
+    seconds = sum(record.provenance.seconds or 0.0 for record in read.records)
+    work = f", in {seconds / 60:.0f} minutes of work" if seconds >= 90 else ""
+    done = f"{len(read.records)} of {len(read.about.cells)} cells are done{work}."
     first, *others = [table.html() for table in tables] or [""]
     parts = [f'<p class="message">{escape(message)}</p>'] if message else []
     parts += [_quiet(f"{study.explanation(frame)} {done}"), *map(_figure, study.figures(frame, folder)), first]
     parts += [_folded("More tables", "\n<br>".join(others))] if others else []
     parts += [_quiet(note) for note in read.about.notes]
-    settings = Table.of("What was run", ("", ""), _flat("", read.study.configuration()))
-    parts += [_folded("Configuration", settings.html())] if len(settings.lines) else []
-    return [*parts, _folded("What the cells were run with", _provenance(read).html())]
+    settings = _flat("", study.configuration())
+    parts += [_folded("Configuration", Table.of("What was run", ("", ""), settings).html())] if settings else []
+    counts = Counter(_facts(record.provenance) for record in read.records)
+    made = Table.of("Rows by what they were run with", ("", "cells"), [(text, str(n)) for text, n in counts.items()])
+    return [*parts, _folded("What the cells were run with", made.html())]
 
 
-def _provenance(read: Read) -> Table:
-    """One line for each different set of commit, versions and machine."""
-    counts: dict[str, int] = {}
-    for record in read.records:
-        made = record.provenance
-        facts = {"commit": made.commit, "dirty": made.dirty, **(made.versions or {}), **(made.machine or {})}
-        text = ", ".join(f"{key} {value}" for key, value in facts.items() if value is not None) or "not known"
-        counts[text] = counts.get(text, 0) + 1
-    return Table.of("Rows by what they were run with", ("", "cells"), [(text, str(n)) for text, n in counts.items()])
-
-
-def _minutes(read: Read) -> str:
-    total = sum(record.provenance.seconds or 0.0 for record in read.records)
-    return f", in {total / 60:.0f} minutes of work" if total >= 90 else ""
-
-
-def _document(title: str, parts: Sequence[str]) -> str:
-    head = (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>{_STYLE}</style></head><body>"
-    )
-    return "\n".join([head, *parts, "</body></html>\n"])
+def _facts(made: Provenance) -> str:
+    """The commit, the versions and the machine of a row."""
+    facts = {"commit": made.commit, "dirty": made.dirty, **(made.versions or {}), **(made.machine or {})}
+    return ", ".join(f"{key} {value}" for key, value in facts.items() if value is not None) or "not known"
 
 
 def _figure(figure: Figure) -> str:
@@ -130,7 +120,6 @@ def _flat(key: str, value: Json) -> list[tuple[str, str]]:
     if isinstance(value, dict):
         return [line for inner, setting in value.items() for line in _flat(f"{key}.{inner}".lstrip("."), setting)]
     if isinstance(value, list):
-        return [
-            (key, ", ".join(str(entry) if not isinstance(entry, dict) else json.dumps(entry) for entry in value) or "–")
-        ]
+        entries = (json.dumps(entry) if isinstance(entry, dict) else str(entry) for entry in value)
+        return [(key, ", ".join(entries) or "–")]
     return [(key, "–" if value is None else str(value))]

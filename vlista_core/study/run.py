@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -17,7 +18,8 @@ from pydantic import ValidationError
 
 from vlista_core.problems import check_count
 from vlista_core.progress import listening
-from vlista_core.study.base import Cell, Context, Report, Study, silent
+from vlista_core.study.base import Cell, Context, Study, silent
+from vlista_core.study.spread import connect, run_in_processes, run_on_cluster
 from vlista_core.study.store import Provenance, Record, Store, frame, holds_study
 
 if TYPE_CHECKING:
@@ -108,22 +110,25 @@ def run_studies(studies: Mapping[Path, Study], scratch: Path, options: Options) 
     """
     for study in studies.values():
         _named_cells(study)
-    threads = torch.get_num_threads()
+    threads, progress = torch.get_num_threads(), options.progress or (lambda done, total, words: None)
     with ExitStack() as stack:
-        client = None
-        if options.scheduler is not None:
-            from vlista_core.study.spread import connect
-
-            client = stack.enter_context(connect(options.scheduler))
+        client = None if options.scheduler is None else stack.enter_context(connect(options.scheduler))
         stores = {folder: Store(folder) for folder in studies}
         for store in stores.values():
             stack.enter_context(store.writing())
         stack.callback(torch.set_num_threads, threads)
         parts = [_Part.opened(study, stores[folder], scratch, options) for folder, study in studies.items()]
-        bar = _Bar(parts, options.progress or _silent)
-        for job, found in _each(_jobs(parts, scratch.resolve(), threads), bar, client, options):
+        jobs, done = _jobs(parts, scratch.resolve(), threads), sum(len(part.done) for part in parts)
+        total = done + len(jobs)
+
+        def report(job: _Job, share: float, words: str) -> None:
+            progress(done + min(share, 0.99), total, f"{job.name}: {words}")
+
+        progress(done, total, "")
+        for job, found in _each(jobs, report, client, options):
             ended = parts[job.place].keep(job.name, found)
-            bar.step(job.name)
+            done += 1
+            progress(done, total, job.name)
             if options.ended is not None:
                 options.ended(ended)
         return [part.result() for part in parts]
@@ -134,15 +139,14 @@ class _Job:
     """One cell with all that another process needs to run it."""
 
     study: Study
+    name: str
     cell: Cell
     scratch: Path
     threads: int
     place: int
     """Of its study in the run."""
-
-    @property
-    def name(self) -> str:
-        return self.study.cell_id(self.cell)
+    stays: bool
+    """Whether only the main process can run it."""
 
 
 @dataclass
@@ -154,9 +158,8 @@ class _Part:
     cells: dict[str, Cell]
     """By name."""
     done: dict[str, Record]
-    missing: list[str]
+    missing: set[str]
     faults: dict[str, str] = field(default_factory=dict)
-    ended: int = 0
 
     @classmethod
     def opened(cls, study: Study, store: Store, scratch: Path, options: Options) -> Self:
@@ -170,20 +173,23 @@ class _Part:
                 if not options.restart:
                     raise
         cells = _named_cells(study)
-        chosen = [name for name, cell in cells.items() if options.chosen is None or options.chosen(cell)]
+        chosen = {name for name, cell in cells.items() if options.chosen is None or options.chosen(cell)}
         if options.restart:
             kept = {name: record for name, record in kept.items() if name not in chosen}
             store.replace(kept.values())
             for path in (path for name in chosen for path in scratch.glob(f"{name}.*")):
                 path.unlink()
         store.begin(study, cells, options.notes, again=bool(kept))
-        done = {name: kept[name] for name, cell in cells.items() if name in kept and kept[name].cell == cell}
-        done = {name: record for name, record in done.items() if not study.afresh(cells[name])}
-        return cls(study, store, cells, done, [name for name in chosen if name not in done])
+        done = {
+            name: kept[name]
+            for name, cell in cells.items()
+            if name in kept and kept[name].cell == cell and not study.afresh(cell)
+        }
+        return cls(study, store, cells, done, chosen - done.keys())
 
     def keep(self, name: str, found: Record | str) -> Ended:
         """Take note of how a cell has ended."""
-        self.ended += 1
+        self.missing.remove(name)
         if isinstance(found, str):
             self.faults[name] = found
             return Ended(self.study, name, None, found)
@@ -193,43 +199,41 @@ class _Part:
 
     def result(self) -> Result:
         records = tuple(self.done[name] for name in self.cells if name in self.done)
-        return Result(self.study, self.store.folder, records, self.faults, len(self.missing) - self.ended)
+        return Result(self.study, self.store.folder, records, self.faults, len(self.missing))
 
 
-def _each(jobs: Sequence[_Job], bar: _Bar, client: Any, options: Options) -> Iterator[tuple[_Job, Record | str]]:
-    """The jobs as they end: what can be spread, then what belongs to this process, then what measures time."""
+def _each(
+    jobs: Sequence[_Job], report: Callable[[_Job, float, str], None], client: Any, options: Options
+) -> Iterator[tuple[_Job, Record | str]]:
+    """The jobs as they end; none is started after the deadline."""
     deadline = time.monotonic() + 3600 * options.hours
-    here = partial(run_job, report=bar.report)
-    plain, own, timed = list[_Job](), list[_Job](), list[_Job]()
-    for job in jobs:
-        if job.study.timed(job.cell):
-            timed.append(job)
-        elif job.study.afresh(job.cell):
-            own.append(job)
-        else:
-            plain.append(_bare(job))
+
+    def in_time(jobs: Sequence[_Job]) -> Iterator[_Job]:
+        return takewhile(lambda job: time.monotonic() < deadline, jobs)
+
+    spread = [job for job in jobs if not job.stays]
     if client is not None:
-        from vlista_core.study.spread import run_on_cluster
-
-        yield from run_on_cluster(run_job, _until(deadline, plain), client)
-    elif options.workers > 1 and len(plain) > 1:
-        from vlista_core.study.spread import run_in_processes
-
-        yield from run_in_processes(run_job, _until(deadline, plain), min(options.workers, len(plain)))
+        yield from run_on_cluster(run_job, in_time(spread), client)
+    elif options.workers > 1 and len(spread) > 1:
+        yield from run_in_processes(run_job, in_time(spread), min(options.workers, len(spread)))
     else:
-        yield from ((job, here(job)) for job in _until(deadline, plain))
-    yield from ((job, here(job)) for job in _until(deadline, [*own, *timed]))
+        spread = []
+    yield from ((job, run_job(job, report)) for job in in_time(jobs[len(spread) :]))
 
 
 def run_job(job: _Job, report: Callable[[_Job, float, str], None] | None = None) -> Record | str:
     """The record of a cell, or what went wrong."""
     start = time.perf_counter()
     context = Context(job.scratch, silent if report is None else partial(report, job))
+
+    def training(share: float, loss: float, validation: float, speed: float) -> None:
+        context.report(share, f"validation {validation:.4g}, {speed:.0f} samples/s")
+
     try:
         torch.set_num_threads(job.threads)
         job.scratch.mkdir(parents=True, exist_ok=True)
         context.report(0.0, "begins")
-        with listening(_training(context.report)):
+        with listening(training):
             row = job.study.run(job.cell, context)
         row = json.loads(json.dumps(row, allow_nan=False))
         made = Provenance.here(job.cell, row, time.perf_counter() - start, job.study.packages)
@@ -266,52 +270,17 @@ def _named_cells(study: Study) -> dict[str, Cell]:
 
 
 def _jobs(parts: Sequence[_Part], scratch: Path, threads: int) -> list[_Job]:
-    """The missing cells of all studies, the most important of each first."""
-    ranked: list[tuple[float, _Job]] = []
+    """The missing cells of all studies: what can be spread, then what belongs to this process, then what measures time.
+
+    The most important cells of each study come first. What is spread has no private attributes, which only this process has.
+    """
+    ranked: list[tuple[tuple[bool, bool, float], _Job]] = []
     for place, part in enumerate(parts):
-        order = list(part.cells)
-        for name in part.missing:
-            cell = part.cells[name]
-            job = _Job(part.study, cell, scratch, threads if part.study.timed(cell) else 1, place)
-            ranked.append((order.index(name) / len(order), job))
+        study, kind = part.study, type(part.study)
+        bare = kind.model_construct(**{name: getattr(study, name) for name in kind.model_fields})
+        for rank, (name, cell) in enumerate(part.cells.items()):
+            if name in part.missing:
+                timed, stays = study.timed(cell), study.timed(cell) or study.afresh(cell)
+                job = _Job(study if stays else bare, name, cell, scratch, threads if timed else 1, place, stays)
+                ranked.append(((timed, stays, rank / len(part.cells)), job))
     return [job for _, job in sorted(ranked, key=lambda pair: pair[0])]
-
-
-def _bare(job: _Job) -> _Job:
-    """The job without the private attributes of its study, which only the main process has."""
-    kind = type(job.study)
-    return replace(job, study=kind.model_construct(**{name: getattr(job.study, name) for name in kind.model_fields}))
-
-
-def _until(deadline: float, jobs: Iterable[_Job]) -> Iterator[_Job]:
-    """The jobs that may still be started when they are asked for."""
-    for job in jobs:
-        if time.monotonic() >= deadline:
-            return
-        yield job
-
-
-def _training(report: Report) -> Callable[[float, float, float, float], None]:
-    """What training tells, in words."""
-    return lambda share, loss, validation, speed: report(share, f"validation {validation:.4g}, {speed:.0f} samples/s")
-
-
-def _silent(done: float, total: int, words: str) -> None:
-    """A Progress that says nothing."""
-
-
-class _Bar:
-    """Counts the cells of a run for whoever shows them."""
-
-    def __init__(self, parts: Sequence[_Part], progress: Progress) -> None:
-        self.progress = progress
-        self.ended = sum(len(part.done) for part in parts)
-        self.total = self.ended + sum(len(part.missing) for part in parts)
-        progress(self.ended, self.total, "")
-
-    def report(self, job: _Job, share: float, words: str) -> None:
-        self.progress(self.ended + min(share, 0.99), self.total, f"{job.name}: {words}")
-
-    def step(self, name: str) -> None:
-        self.ended += 1
-        self.progress(self.ended, self.total, name)

@@ -16,26 +16,20 @@ Result = TypeVar("Result")
 
 
 def run_in_processes(work: Callable[[Job], Result], jobs: Iterable[Job], workers: int) -> Iterator[tuple[Job, Result]]:
-    """In `workers` fresh processes, as they finish."""
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_leave_interrupts_to_the_main_process)
+    """In `workers` fresh processes, which leave interrupts to this one, as they finish."""
+    context, ignored = multiprocessing.get_context("spawn"), (signal.SIGINT, signal.SIG_IGN)
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=signal.signal, initargs=ignored)
     try:
         yield from _run_on(pool, lambda: workers, work, jobs)
     except BrokenProcessPool:
-        raise ValueError(
-            "a worker process died, perhaps for want of memory; what was finished is kept: run the same command again, "
-            "with fewer workers"
-        ) from None
+        advice = "what was finished is kept: run the same command again, with fewer workers"
+        raise ValueError(f"a worker process died, perhaps for want of memory; {advice}") from None
     except KeyboardInterrupt:
         for process in pool._processes.values():
             process.terminate()
         raise
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-def _leave_interrupts_to_the_main_process() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def connect(scheduler: str) -> Any:

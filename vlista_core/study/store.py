@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 import torch
 from filelock import FileLock, Timeout
-from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
+from pydantic import BaseModel, JsonValue, ValidationError
 
 from vlista_core.files import check_folder, replacing, write_json
 from vlista_core.study.base import Cell, Row, Study
@@ -33,10 +33,8 @@ _ABOUT, _ROWS, _LOCK = "study.json", "rows.jsonl", ".lock"
 _PACKAGES = ("vlista", "torch", "numpy")
 
 
-class Provenance(BaseModel):
+class Provenance(BaseModel, frozen=True, extra="forbid"):
     """What a row was made with; None where it is not known or makes no sense. No paths and no names of machines."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     commit: str | None = None
     dirty: bool | None = None
@@ -62,20 +60,16 @@ class Provenance(BaseModel):
         return cls.model_validate({**environment(*packages), **cost, **given})
 
 
-class Record(BaseModel):
+class Record(BaseModel, frozen=True, extra="forbid"):
     """One line of rows.jsonl."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     cell: dict[str, JsonValue]
     row: dict[str, JsonValue]
     provenance: Provenance
 
 
-class About(BaseModel):
+class About(BaseModel, frozen=True, extra="forbid"):
     """study.json."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     study: str
     configuration: dict[str, JsonValue]
@@ -145,17 +139,13 @@ class Store:
     def writing(self) -> Iterator[None]:
         """Make the folder and keep other writers out, or a ValueError of one sentence."""
         check_folder(self.folder)
-        lock = FileLock(self.folder / _LOCK)
+        advice = "wait for its end or give another folder"
         try:
-            lock.acquire(timeout=0)
+            held = FileLock(self.folder / _LOCK).acquire(timeout=0)
         except Timeout:
-            raise ValueError(
-                f"another run is writing into {self.folder}; wait for its end or give another folder"
-            ) from None
-        try:
+            raise ValueError(f"another run is writing into {self.folder}; {advice}") from None
+        with held:
             yield
-        finally:
-            lock.release()
 
     def about(self) -> About:
         """study.json, or a ValueError that names it."""
@@ -185,17 +175,11 @@ class Store:
     def begin(self, study: Study, names: Iterable[str], notes: Sequence[str], *, again: bool) -> None:
         """Write study.json, and cut off what a killed run left of its last line. again: keep the date of the first start."""
         started = self.about().started if again else now()
-        about = About(
-            study=study.name,
-            configuration=study.configuration(),
-            started=started,
-            notes=tuple(notes),
-            cells=tuple(names),
-        )
+        kind, configuration = study.name, study.configuration()
+        about = About(study=kind, configuration=configuration, started=started, notes=tuple(notes), cells=tuple(names))
         write_json(self.folder / _ABOUT, cast(Json, about.model_dump(mode="json")))
         if self.rows.is_file():
-            content = self.rows.read_bytes()
-            os.truncate(self.rows, content.rfind(b"\n") + 1)
+            os.truncate(self.rows, self.rows.read_bytes().rfind(b"\n") + 1)
 
     def append(self, record: Record) -> None:
         """Add a record; it is on the disk when this returns."""

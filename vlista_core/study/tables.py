@@ -53,30 +53,29 @@ class Table:
 
     def html(self) -> str:
         """The table in HTML; it scrolls sideways where it is too wide."""
-        lines = self.lines
 
-        def row(number: int, cells: tuple[str, ...]) -> str:
-            look = {"best": ' class="best"', "bound": ' class="bound"', "": ""}[self._kind(number, len(lines))]
-            return f"<tr{look}>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>"
+        def row(line: Sequence[str], tag: str) -> str:
+            return "".join(f"<{tag}>{escape(text)}</{tag}>" for text in line)
 
-        heading = "".join(f"<th>{escape(text)}</th>" for text in self.heading)
-        head = f"<thead><tr>{heading}</tr></thead>" if any(self.heading) else ""
-        body = "\n".join(row(number, cells) for number, cells in enumerate(lines))
+        head = f"<thead><tr>{row(self.heading, 'th')}</tr></thead>" if any(self.heading) else ""
+        looks = (f' class="{kind}"' if kind else "" for kind in self._kinds())
+        body = "\n".join(f"<tr{look}>{row(line, 'td')}</tr>" for look, line in zip(looks, self.lines, strict=True))
         title = f"<caption>{escape(self.title)}</caption>"
         return f'<div class="wide"><table>{title}{head}<tbody>\n{body}\n</tbody></table></div>'
 
-    def _kind(self, number: int, count: int) -> str:
-        return "bound" if number >= count - self.bounds else "best" if number == 0 and self.bounds else ""
+    def _kinds(self) -> list[str]:
+        """What each line is: "best", "bound" or ""."""
+        lines, best = range(len(self.frame)), "best" if self.bounds else ""
+        return ["bound" if line >= len(lines) - self.bounds else "" if line else best for line in lines]
 
     def rich(self, columns: int) -> RichTable:
         """The first `columns` columns for a terminal."""
         shown = RichTable(title=self.title, box=None, header_style="bold", title_justify="left", pad_edge=False)
         for number, text in enumerate(self.heading[:columns]):
             shown.add_column(text, justify="right" if number else "left", no_wrap=number > 0, overflow="fold")
-        lines = self.lines
         styles = {"best": "bold", "bound": "dim", "": None}
-        for number, line in enumerate(lines):
-            shown.add_row(*line[:columns], style=styles[self._kind(number, len(lines))])
+        for kind, line in zip(self._kinds(), self.lines, strict=True):
+            shown.add_row(*line[:columns], style=styles[kind])
         return shown
 
 
@@ -103,19 +102,18 @@ def _width(table: Table, columns: int) -> int:
 
 def decibels(value: float | None, digits: int = 1) -> str:
     """A level with a proper minus; a dash where there is none (None or NaN)."""
-    return "–" if missing(value) else f"{value:.{digits}f}".replace("-", "−")
+    return number(value, f".{digits}f").replace("-", "−")
 
 
 def signed(value: float | None, digits: int = 2) -> str:
     """A difference with its sign."""
-    return "–" if missing(value) else f"{value:+.{digits}f}".replace("-", "−")
+    return number(value, f"+.{digits}f").replace("-", "−")
 
 
 def milliseconds(value: float | None) -> str:
     """A time with two significant digits at least."""
-    if value is None or missing(value):
-        return "–"
-    return f"{value:.0f}" if value >= 10 else f"{value:.1f}" if value >= 1 else f"{value:.3f}"
+    size = value or 0.0
+    return number(value, ".0f" if size >= 10 else ".1f" if size >= 1 else ".3f")
 
 
 def number(value: float | None, form: str) -> str:
