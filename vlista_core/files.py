@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
 
+from platformdirs import user_cache_path
+
 from vlista_core.tensorfile import Json
 
 
@@ -71,3 +73,12 @@ def write_csv(path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, ob
     writer.writeheader()
     writer.writerows(rows)
     write_text(path, text.getvalue())
+
+
+def cache_folder(kind: str, variable: str) -> Path:
+    """The folder named by the environment variable `variable`, else the user's cache for `kind`, such as "vlista/data".
+
+    On Linux the cache is $XDG_CACHE_HOME/kind, else ~/.cache/kind.
+    """
+    chosen = os.environ.get(variable)
+    return Path(chosen).expanduser() if chosen else user_cache_path(kind, appauthor=False)

@@ -25,8 +25,7 @@ from chanest.studies.ranking import Ranking
 from vlista_core.estimate import Estimator
 from vlista_core.problems import check_count
 from vlista_core.study import Cell, Context, Figure, Row, Table
-from vlista_core.study.intervals import ratio_interval
-from vlista_core.study.timing import milliseconds_of
+from vlista_core.study.measuring import milliseconds_of, ratio_interval
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -21,7 +21,7 @@ from chanest.weights import usable_estimators
 from vlista_core.draws import Split
 from vlista_core.problems import check_count
 from vlista_core.study import Cell, Context, Figure, Row, Table
-from vlista_core.study.intervals import wilson
+from vlista_core.study.measuring import wilson
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -14,7 +14,7 @@ from chanest.studies import STUDIES
 from chanest.studies.block_errors import BlockErrors, crossing
 from chanest.studies.link import LinkStudy, rates, usable_receivers
 from vlista_core.study import Provenance, Record, Result, Row, frame, read_study, run_study
-from vlista_core.study.intervals import wilson
+from vlista_core.study.measuring import wilson
 
 TINY = "[bs]\nrows = 4\ncolumns = 2\nyaw_spread = 60.0\n[ue]\nrows = 2\ncolumns = 1\n[frontend]\npilots = 6\n"
 

@@ -16,11 +16,10 @@ from study_kill import kill_often
 from study_toys import REGISTRY, Clock, Slow, Toy
 
 from vlista_core.study import Ended, Options, Result, Table, print_table, read_study, run_studies, run_study
-from vlista_core.study.intervals import ratio_interval, wilson
+from vlista_core.study.measuring import milliseconds_of, ratio_interval, wilson
 from vlista_core.study.page import write_page
 from vlista_core.study.spread import run_in_processes
 from vlista_core.study.tables import decibels, milliseconds, signed
-from vlista_core.study.timing import milliseconds_of
 from vlista_core.tensorfile import Json
 
 

@@ -9,7 +9,7 @@ from vlista_core.data.cifar10 import CIFAR10
 from vlista_core.data.image_set import ImageData, ImageSet
 from vlista_core.data.mnist import MNIST
 from vlista_core.data.store import Report, obtain
-from vlista_core.folders import cache_folder
+from vlista_core.files import cache_folder
 
 __all__ = ["DATASETS", "ImageData", "ImageSet", "load_images"]
 

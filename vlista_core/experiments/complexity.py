@@ -18,8 +18,8 @@ from vlista_core.models import ADLISTA, LISTA, NALISTA, VLISTA, UnfoldedModel
 from vlista_core.models.complexity import complexity, parameters
 from vlista_core.solvers import ISTA
 from vlista_core.study import Cell, Context, Row, Table
+from vlista_core.study.measuring import milliseconds_of
 from vlista_core.study.tables import milliseconds, number
-from vlista_core.study.timing import milliseconds_of
 
 if TYPE_CHECKING:
     import pandas as pd

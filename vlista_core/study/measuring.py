@@ -1,12 +1,16 @@
-"""Intervals of 95 %: of a ratio of sums by the bootstrap, of a share by Wilson."""
+"""How figures are measured: the time of a call, and intervals of 95 % by the bootstrap and by Wilson."""
 
 from __future__ import annotations
 
+import time
 import warnings
+from collections.abc import Callable
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike
 from scipy import stats
+from torch.utils.benchmark import Timer
 
 LEVEL = 0.95
 RESAMPLES = 1000
@@ -39,3 +43,17 @@ def wilson(count: int, trials: int) -> tuple[float, float]:
     """The interval of a probability of which `count` of `trials` were seen."""
     interval = stats.binomtest(count, trials).proportion_ci(LEVEL, method="wilson")
     return float(interval.low), float(interval.high)
+
+
+def milliseconds_of(call: Callable[[], object], *, seconds: float = 3.0) -> float:
+    """The median time of a warm call with the present number of threads, CUDA waited for.
+
+    Calls are repeated until their spread is small or `seconds` have passed; a first call that takes longer stands for itself.
+    """
+    start = time.perf_counter()
+    call()
+    first = time.perf_counter() - start
+    if first >= seconds:
+        return 1e3 * first
+    timer = Timer("call()", globals={"call": call}, num_threads=torch.get_num_threads())
+    return float(1e3 * timer.adaptive_autorange(min_run_time=min(0.2, seconds), max_run_time=seconds).median)
