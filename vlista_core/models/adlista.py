@@ -7,6 +7,7 @@ place of (ΦΨ_t)ᴴy, which does not fit; this is the update of the text.
 from __future__ import annotations
 
 import math
+from itertools import product
 
 import torch
 from torch import Tensor, nn
@@ -23,8 +24,7 @@ from vlista_core.models.augmentation import (
     PaperAugmentation,
 )
 from vlista_core.models.base import Loss
-from vlista_core.models.dictionary_network import DictionaryNetwork
-from vlista_core.models.dlista import STEP_SCALES, suggest_step
+from vlista_core.models.dlista import STEP_SCALES, DictionaryNetwork, suggest_step
 from vlista_core.models.layer import Layer
 from vlista_core.models.whitening import whiten
 from vlista_core.problems import Batch
@@ -87,15 +87,14 @@ class ADLISTA(DictionaryNetwork):
 
     def _best_constants(self, batch: Batch) -> tuple[float, float]:
         """The step and threshold, the same for all samples and layers, with the least error after the last layer."""
-        recursion = self.ista(batch.y, batch.phi)
+        recursion = self.recursion(batch.y, batch.phi)
         safe = suggest_step(batch.phi, self.dictionary(0))
         size = float(recursion.gradient(0, recursion.start).abs().square().mean().sqrt())
         best = (math.inf, safe, safe * size)
-        for step in (scale * safe for scale in STEP_SCALES):
-            for threshold in (level * step * size for level in _THRESHOLD_SCALES):
-                scalars = batch.y.real.new_tensor([step, threshold]).unbind()
-                signal = recursion.run([(scalars[0], scalars[1])] * self.layers).signal
-                best = min(best, (float((signal - batch.signal).abs().square().sum()), step, threshold))
+        for scale, level in product(STEP_SCALES, _THRESHOLD_SCALES):
+            step, threshold = batch.y.real.new_tensor([scale * safe, level * scale * safe * size])
+            code = recursion.codes([(step, threshold)] * self.layers)[-1]
+            best = min(best, (recursion.error(code, batch.signal), scale * safe, level * scale * safe * size))
         return best[1:]
 
     def _start_scales(self, batch: Batch, network: AdaptiveAugmentation, memory: float) -> float:
