@@ -21,8 +21,7 @@ from vlista_core.models.adlista import LikelihoodBlock, build_augmentation
 from vlista_core.models.augmentation import Kind
 from vlista_core.models.base import UnfoldedModel
 from vlista_core.models.distributions import FAMILIES, DictionaryDistribution, standard_gaussian
-from vlista_core.models.posterior import Posterior
-from vlista_core.models.prior import Prior
+from vlista_core.models.posterior import Posterior, Prior
 from vlista_core.problems import Batch, check_count
 from vlista_core.prox import squared_modulus
 
