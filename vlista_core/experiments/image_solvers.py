@@ -11,12 +11,12 @@ from torch import Tensor
 
 from vlista_core.data.image_problem import ImageProblem
 from vlista_core.data.image_set import ImageData
-from vlista_core.dictionaries import canonical, sparse_pca, wavelet
+from vlista_core.dictionaries import sparse_pca, wavelet
 from vlista_core.estimate import Estimate, Estimator, Measurement
 from vlista_core.experiments.image_loss import negative_ssim
 from vlista_core.experiments.recipes import FROM, Fitted
 from vlista_core.gaussian import DenseCovariance, condition
-from vlista_core.linops import LinearMap
+from vlista_core.linops import IdentityMap, LinearMap
 from vlista_core.solvers import BCS, ISTA, select_hyperparameters
 from vlista_core.solvers.selection import Value
 
@@ -80,7 +80,7 @@ def make_bcs(problem: ImageProblem, seed: int) -> Fitted:
 
 
 def canonical_basis(problem: ImageProblem, seed: int) -> LinearMap:
-    return canonical(problem.signal_length)
+    return IdentityMap(problem.signal_length)
 
 
 def wavelet_basis(problem: ImageProblem, seed: int) -> LinearMap:
