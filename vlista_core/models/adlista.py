@@ -64,10 +64,8 @@ class ADLISTA(DictionaryNetwork):
         self.augmentation = build_augmentation(augmentation, layers, dictionary.dtype, step, threshold, generator)
 
     def unroll(self, y: Tensor, phi: LinearMap, noise_var: Tensor) -> list[Layer]:
-        if self.covariance is not None:
-            white = whiten(Measurement(y, phi, noise_var), self.covariance)
-            y, phi, noise_var = white.y, white.phi, white.noise_var
-        block = LikelihoodBlock(y, phi, noise_var, self.augmentation)
+        seen = self._seen(Measurement(y, phi, noise_var))
+        block = LikelihoodBlock(seen.y, seen.phi, seen.noise_var, self.augmentation)
         return [block.layer(self.dictionary(t)) for t in range(self.layers)]
 
     @torch.no_grad()
@@ -75,15 +73,17 @@ class ADLISTA(DictionaryNetwork):
         """Start from the best of a grid on training data: the adaptive scales of each layer in turn, or the one step and
         threshold with which the paper's network starts in all layers."""
         network = self.augmentation
-        if self.covariance is not None:
-            white = whiten(Measurement(batch.y, batch.phi, batch.noise_var), self.covariance)
-            batch = Batch(batch.signal, white.y, white.phi, white.noise_var)
+        seen = self._seen(Measurement(batch.y, batch.phi, batch.noise_var))
+        batch = Batch(batch.signal, seen.y, seen.phi, seen.noise_var)
         if isinstance(network, PaperAugmentation):
             network.start(*self._best_constants(batch))
         elif isinstance(network, AdaptiveAugmentation):
-            results = {memory: self._start_scales(batch, network, memory) for memory in (1e-3, 0.5, 1.0)}
-            best = min(results, key=lambda memory: results[memory])
+            _, best = min((self._start_scales(batch, network, memory), memory) for memory in (1e-3, 0.5, 1.0))
             self._start_scales(batch, network, best)
+
+    def _seen(self, measured: Measurement) -> Measurement:
+        """What the layers see."""
+        return measured if self.covariance is None else whiten(measured, self.covariance)
 
     def _best_constants(self, batch: Batch) -> tuple[float, float]:
         """The step and threshold, the same for all samples and layers, with the least error after the last layer."""
@@ -99,23 +99,19 @@ class ADLISTA(DictionaryNetwork):
 
     def _start_scales(self, batch: Batch, network: AdaptiveAugmentation, memory: float) -> float:
         """Set `base` layer by layer for the given memory; returns the squared error of the last layer."""
-        block = LikelihoodBlock(batch.y, batch.phi, batch.noise_var, network)
+        block, error = LikelihoodBlock(batch.y, batch.phi, batch.noise_var, network), math.inf
         network.base[:, 2] = math.log(memory)
-        error = math.inf
         for t in range(self.layers):
             psi = self.dictionary(t)
             state = block.state(psi)
             natural = network.natural_step(state)[:, None]
             size = state.gradient.abs().square().mean(1, keepdim=True).sqrt()
-            error = math.inf
-            for step in STEP_SCALES:
-                moved = state.code + step * natural * state.gradient
-                for level in _THRESHOLD_SCALES:
-                    code = soft_threshold(moved, level * step * natural * size)
-                    attempt = float((psi.apply(code) - batch.signal).abs().square().sum())
-                    if attempt < error:
-                        error = attempt
-                        network.base[t, 0], network.base[t, 1] = math.log(step), math.log(level)
+            best = (math.inf, 1.0, 1.0)
+            for step, level in product(STEP_SCALES, _THRESHOLD_SCALES):
+                code = soft_threshold(state.code + step * natural * state.gradient, level * step * natural * size)
+                best = min(best, (float((psi.apply(code) - batch.signal).abs().square().sum()), step, level))
+            error = best[0]
+            network.base[t, :2] = network.base.new_tensor(best[1:]).log()
             block.layer(psi)
         return error
 
@@ -166,7 +162,7 @@ def build_augmentation(
             start = 0.2 if step is None else step, 0.01 if threshold is None else threshold
             network = PaperAugmentation(*start, draws, is_complex=dtype.is_complex)
         elif kind == "adaptive":
-            network = AdaptiveAugmentation(layers, draws, step=step or 1.0, threshold=threshold or 1.0)
+            network = AdaptiveAugmentation(layers, step or 1.0, threshold or 1.0, draws)
         else:
             raise ValueError(f"augmentation must be 'paper' or 'adaptive', got {kind!r}")
     return network.to(dtype.to_real())
