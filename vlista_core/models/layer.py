@@ -33,16 +33,15 @@ _LOWEST, _HIGHEST = -12.0, 8.0
 
 @dataclass(frozen=True)
 class Layer:
-    """What a layer of x_t = η_{θ_t}(x_{t-1} + γ_t(ΦΨ_t)ᴴ(y - ΦΨ_t x_{t-1})) did: what `vlista_core.theory` examines."""
+    """What a layer of x_t = η_{θ_t}(x_{t-1} + γ_t(ΦΨ_t)ᴴ(y - ΦΨ_t x_{t-1})) did: what `vlista_core.theory` examines.
+
+    x_t [batch, b]; γ_t and θ_t, each [] or [batch]; Ψ_t, shared or one for each sample.
+    """
 
     code: Tensor
-    """x_t: [batch, b]."""
     step: Tensor
-    """γ_t: [] or [batch]."""
     threshold: Tensor
-    """θ_t: [] or [batch]."""
     dictionary: LinearMap
-    """Ψ_t: shared or one for each sample."""
 
 
 class Unrolled(Protocol):

@@ -44,15 +44,12 @@ class Elbo:
 
 
 class Run(NamedTuple):
-    """What the layers did, from the first to the last."""
+    """What the layers did, from the first to the last: s_t [batch, n], x_T [batch, b], q(Ψ_t) and Ψ_t [batch, n, b]."""
 
     signals: list[Tensor]
-    """s_t: [batch, n]."""
     code: Tensor
-    """x_T: [batch, b]."""
     posteriors: list[DictionaryDistribution]
     dictionaries: list[Tensor]
-    """Ψ_t: [batch, n, b]."""
 
 
 class VLISTA(UnfoldedModel):
@@ -124,9 +121,8 @@ class VLISTA(UnfoldedModel):
         measured = Measurement.checked(y, phi, noise_var)
         self._check_fit(measured)
         piece = max(1, _CACHED // math.prod(self.decoder.shape))
-        group = _PIECES * piece
         with torch.no_grad():
-            groups = [self._samples(part, piece, n_samples, seed) for part in _split(measured, group)]
+            groups = [self._samples(part, piece, n_samples, seed) for part in _split(measured, _PIECES * piece)]
             samples = torch.cat(groups, dim=1)
             mean = samples.mean(0)
             variance = (samples - mean).abs().square().sum(0) / (n_samples - 1)
@@ -147,8 +143,7 @@ class VLISTA(UnfoldedModel):
 
     def elbo(self, batch: Batch, generator: torch.Generator) -> Elbo:
         """The bound of each sample, without a weight on the divergence; `draws` trajectories are averaged."""
-        likelihood = torch.zeros_like(batch.noise_var)
-        divergence = torch.zeros_like(batch.noise_var)
+        likelihood, divergence = torch.zeros_like(batch.noise_var), torch.zeros_like(batch.noise_var)
         shape = (len(batch), *self.decoder.shape)
         for _ in range(self.draws):
             noise = [
@@ -159,10 +154,8 @@ class VLISTA(UnfoldedModel):
             for signal in signals:
                 likelihood = likelihood + gaussian_log_likelihood(batch.signal, signal, self.noise) / self.draws
             first = posteriors[0].divergence(standard_gaussian(dictionaries[0]), dictionaries[0])
-            divergence = divergence + first / self.draws
-            for t in range(1, self.layers):
-                later = self.prior.divergence(posteriors[t], dictionaries[t], dictionaries[t - 1])
-                divergence = divergence + later / self.draws
+            later = map(self.prior.divergence, posteriors[1:], dictionaries[1:], dictionaries)
+            divergence = divergence + sum(later, first) / self.draws
         return Elbo(likelihood, divergence)
 
     def training_loss(self, batch: Batch, *, generator: torch.Generator) -> Tensor:
