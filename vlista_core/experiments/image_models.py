@@ -33,9 +33,9 @@ from vlista_core.experiments.image_solvers import (
 )
 from vlista_core.experiments.recipes import FROM, Fitted, Recipe, fit_network, started
 from vlista_core.models import ADLISTA, ALISTA, DLISTA, LISTA, NALISTA, VLISTA, UnfoldedModel
-from vlista_core.models.analytic import analytic_weights
 from vlista_core.models.augmentation import Kind
 from vlista_core.models.base import inverse_softplus, store_matrix
+from vlista_core.models.fixed_dictionary import analytic_weights
 
 LAYERS = 3
 ANALYTIC_LAYERS = 12

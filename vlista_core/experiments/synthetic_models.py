@@ -12,7 +12,7 @@ from vlista_core.dictionaries import LearnedDictionary
 from vlista_core.experiments.recipes import FROM, Fitted, Recipe, fit_network, started
 from vlista_core.metrics import nmse_median_db
 from vlista_core.models import ADLISTA, ALISTA, DLISTA, LISTA, NALISTA, VLISTA, UnfoldedModel
-from vlista_core.models.analytic import averaged_weights
+from vlista_core.models.fixed_dictionary import averaged_weights
 from vlista_core.solvers import BCS, FISTA, ISTA, Solver, select_hyperparameters
 from vlista_core.solvers.selection import Value
 from vlista_core.training.result import TrainingResult

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from vlista_core.linops import DenseMap, LinearMap
-from vlista_core.models.analytic import analytic_weights
 from vlista_core.models.base import Loss, matrix_parameter, matrix_value, store_matrix
-from vlista_core.models.fixed_dictionary import FixedDictionaryNetwork, fixed_product
+from vlista_core.models.fixed_dictionary import FixedDictionaryNetwork, analytic_weights, fixed_product
 from vlista_core.models.layer import LayerChoice, Recursion, ScalarNetwork
 
 
