@@ -20,10 +20,9 @@ from vlista_core.linops import DenseMap, LinearMap
 from vlista_core.models.adlista import LikelihoodBlock, build_augmentation
 from vlista_core.models.augmentation import Kind
 from vlista_core.models.base import UnfoldedModel
-from vlista_core.models.distributions import FAMILIES, DictionaryDistribution, standard_gaussian
+from vlista_core.models.distributions import FAMILIES, DictionaryDistribution, Gaussian, standard_gaussian
 from vlista_core.models.posterior import Posterior, Prior
 from vlista_core.problems import Batch, check_count
-from vlista_core.prox import squared_modulus
 
 _CACHED = 2**20
 """Entries of the dictionaries that are drawn at a time: small enough to stay in cache; larger pieces take twice as long."""
@@ -131,7 +130,9 @@ class VLISTA(UnfoldedModel):
     def _samples(self, measured: Measurement, piece: int, n_samples: int, seed: int) -> Tensor:
         """Reconstructions [draws, batch, n], `piece` samples at a time; the first posterior serves all draws, the noise all
         samples."""
-        parts = [(part, self._posterior(self._no_code(part.y), part.y, part.phi)) for part in _split(measured, piece)]
+        nothing = measured.y.new_zeros(1, self.decoder.shape[1])
+        split = _split(measured, piece)
+        parts = [(part, self._posterior(nothing.expand(len(part.y), -1), part.y, part.phi)) for part in split]
         draws = []
         for draw in range(n_samples):
             generator = torch.Generator().manual_seed(seed * 1_000_003 + draw)
@@ -163,10 +164,6 @@ class VLISTA(UnfoldedModel):
         bound = self.elbo(batch, generator).value(self.divergence_weight)
         return -bound.mean() / batch.signal.shape[1]
 
-    def _no_code(self, y: Tensor) -> Tensor:
-        """x_0 = 0: [batch, b]."""
-        return y.new_zeros(y.shape[0], self.decoder.shape[1])
-
     def _posterior(self, code: Tensor, y: Tensor, phi: LinearMap) -> DictionaryDistribution:
         """q(Ψ_t | x_{t-1}, y, Φ)."""
         posterior: DictionaryDistribution = self.posterior(code, y, phi)
@@ -183,7 +180,7 @@ class VLISTA(UnfoldedModel):
         """noise: standard normal, [batch or 1, n, b] for each layer, None takes the means; first: q(Ψ_1) where it is known."""
         decoder = self.decoder.frozen()
         block = LikelihoodBlock(y, phi, noise_var, self.augmentation)
-        code = self._no_code(y)
+        code = y.new_zeros(y.shape[0], decoder.shape[1])
         signals, posteriors, dictionaries = [], [], []
         for t in range(self.layers):
             posterior = first if t == 0 and first is not None else self._posterior(code, y, phi)
@@ -203,8 +200,5 @@ def _split(measured: Measurement, size: int) -> list[Measurement]:
 
 def gaussian_log_likelihood(signal: Tensor, mean: Tensor, deviation: float) -> Tensor:
     """log N(signal | mean, δ²I), circular where complex. [batch, n] -> [batch]."""
-    distance = squared_modulus(signal - mean).sum(1) / deviation**2
-    n = signal.shape[1]
-    if signal.is_complex():
-        return -distance - n * math.log(math.pi * deviation**2)
-    return -0.5 * (distance + n * math.log(2.0 * math.pi * deviation**2))
+    spread = torch.full_like(signal[:1, :1].real, deviation)
+    return Gaussian(mean[:, None], spread[None]).log_density(signal[:, None])
