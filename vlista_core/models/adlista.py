@@ -10,21 +10,14 @@ import math
 from itertools import product
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from vlista_core.dictionaries import LearnedMap
 from vlista_core.estimate import Measurement
 from vlista_core.linops import LinearMap
-from vlista_core.models.augmentation import (
-    Adaptation,
-    AdaptiveAugmentation,
-    Augmentation,
-    Kind,
-    LayerState,
-    PaperAugmentation,
-)
+from vlista_core.models.augmentation import AdaptiveAugmentation, Augmentation, Kind, PaperAugmentation
 from vlista_core.models.base import Loss
-from vlista_core.models.dlista import STEP_SCALES, DictionaryNetwork, suggest_step
+from vlista_core.models.dlista import STEP_SCALES, DictionaryNetwork, LikelihoodBlock, suggest_step
 from vlista_core.models.layer import Layer
 from vlista_core.models.whitening import whiten
 from vlista_core.problems import Batch
@@ -114,36 +107,6 @@ class ADLISTA(DictionaryNetwork):
             network.base[t, :2] = network.base.new_tensor(best[1:]).log()
             block.layer(psi)
         return error
-
-
-class LikelihoodBlock:
-    """The layers of A-DLISTA one after another, each with a dictionary that the caller gives: VLISTA's likelihood too."""
-
-    def __init__(self, y: Tensor, phi: LinearMap, noise_var: Tensor, augmentation: nn.Module) -> None:
-        self.y, self.phi, self.noise_var, self.augmentation = y, phi, noise_var, augmentation
-        self.t = 0
-        self.code: Tensor | None = None
-        self.remembered: Tensor | None = None
-
-    def state(self, psi: LinearMap) -> LayerState:
-        """Residual, with what is remembered of the last one, and gradient at the current code."""
-        code = self.y.new_zeros(self.y.shape[0], psi.shape[1]) if self.code is None else self.code
-        residual = self.y if self.t == 0 else self.y - self.phi.apply(psi.apply(code))
-        if self.remembered is not None:
-            residual = residual + self.remembered
-        gradient = psi.adjoint(self.phi.adjoint(residual))
-        return LayerState(self.t, self.y, residual, code, gradient, self.noise_var, self.phi, psi)
-
-    def layer(self, psi: LinearMap) -> Layer:
-        """x_t = η_θ(x_{t-1} + γ(ΦΨ)ᴴv), v = y - ΦΨx_{t-1} + memory·v_{t-1}."""
-        state = self.state(psi)
-        adapted: Adaptation = self.augmentation(state)
-        self.code = soft_threshold(state.code + adapted.step * state.gradient, adapted.threshold)
-        self.t += 1
-        if adapted.memory is not None:
-            active = (self.code != 0).to(adapted.memory.dtype).sum(1, keepdim=True) / self.y.shape[1]
-            self.remembered = adapted.memory * active * state.residual
-        return Layer(self.code, adapted.step[:, 0], adapted.threshold[:, 0], psi)
 
 
 def build_augmentation(

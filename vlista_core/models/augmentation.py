@@ -43,7 +43,7 @@ class LayerState:
 
 @dataclass(frozen=True)
 class Adaptation:
-    """What an augmentation network says of a layer, each [batch, 1] and positive."""
+    """What an augmentation network says of a layer, each [batch, 1] (or [1], the same for all) and positive."""
 
     step: Tensor
     threshold: Tensor

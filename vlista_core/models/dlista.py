@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import cast
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from vlista_core.dictionaries import LearnedMap
 from vlista_core.estimate import Estimate, Measurement
 from vlista_core.linops import LinearMap
+from vlista_core.models.augmentation import Adaptation, LayerState
 from vlista_core.models.base import Loss, UnfoldedModel
 from vlista_core.models.layer import Layer, Recursion, ScalarNetwork, greedy_layers
 from vlista_core.prox import soft_threshold
@@ -75,6 +77,39 @@ class DictionaryNetwork(UnfoldedModel):
         return out
 
 
+class LikelihoodBlock:
+    """The layers of DLISTA and A-DLISTA one after another, with dictionaries that the caller gives: VLISTA's likelihood too."""
+
+    def __init__(
+        self, y: Tensor, phi: LinearMap, noise_var: Tensor, augmentation: Callable[[LayerState], Adaptation]
+    ) -> None:
+        """augmentation: says the step and threshold of a layer, such as an Augmentation."""
+        self.y, self.phi, self.noise_var, self.augmentation = y, phi, noise_var, augmentation
+        self.t = 0
+        self.code: Tensor | None = None
+        self.remembered: Tensor | None = None
+
+    def state(self, psi: LinearMap) -> LayerState:
+        """Residual, with what is remembered of the last one, and gradient at the current code."""
+        code = self.y.new_zeros(self.y.shape[0], psi.shape[1]) if self.code is None else self.code
+        residual = self.y if self.t == 0 else self.y - self.phi.apply(psi.apply(code))
+        if self.remembered is not None:
+            residual = residual + self.remembered
+        gradient = psi.adjoint(self.phi.adjoint(residual))
+        return LayerState(self.t, self.y, residual, code, gradient, self.noise_var, self.phi, psi)
+
+    def layer(self, psi: LinearMap) -> Layer:
+        """x_t = η_θ(x_{t-1} + γ(ΦΨ)ᴴv), v = y - ΦΨx_{t-1} + memory·v_{t-1}."""
+        state = self.state(psi)
+        adapted = self.augmentation(state)
+        self.code = soft_threshold(state.code + adapted.step * state.gradient, adapted.threshold)
+        self.t += 1
+        if adapted.memory is not None:
+            active = (self.code != 0).to(adapted.memory.dtype).sum(1, keepdim=True) / self.y.shape[1]
+            self.remembered = adapted.memory * active * state.residual
+        return Layer(self.code, adapted.step[..., 0], adapted.threshold[..., 0], psi)
+
+
 class DLISTA(DictionaryNetwork, ScalarNetwork):
     """One dictionary, one step and one threshold per layer, the same for every sample."""
 
@@ -97,15 +132,9 @@ class DLISTA(DictionaryNetwork, ScalarNetwork):
         self.add_scalars(step, [threshold] * layers, noise_aware=noise_aware)
 
     def unroll(self, y: Tensor, phi: LinearMap, noise_var: Tensor) -> list[Layer]:
-        code = y.new_zeros(y.shape[0], self.dictionary(0).shape[1])
-        layers = []
-        for t, (gamma, theta) in enumerate(self.scalars(noise_var)):
-            psi = self.dictionary(t)
-            residual = y - phi.apply(psi.apply(code)) if t else y
-            moved = code + gamma[..., None] * psi.adjoint(phi.adjoint(residual))
-            code = soft_threshold(moved, theta[..., None])
-            layers.append(Layer(code, gamma, theta, psi))
-        return layers
+        scalars = [Adaptation(step[..., None], threshold[..., None]) for step, threshold in self.scalars(noise_var)]
+        block = LikelihoodBlock(y, phi, noise_var, lambda state: scalars[state.t])
+        return [block.layer(self.dictionary(t)) for t in range(self.layers)]
 
     def steps_to_try(self, phi: LinearMap) -> list[float]:
         safe = suggest_step(phi, self.dictionary(0))

@@ -53,16 +53,15 @@ class Unrolled(Protocol):
 
 @dataclass(frozen=True)
 class Recursion:
-    """x_t = shrink(t, x_{t-1} + γ_t gradient(t, x_{t-1}), θ_t) and ŝ_t = synthesis(x_t), for one batch."""
+    """x_t = shrink(t, x_{t-1} + γ_t gradient(t, x_{t-1}), θ_t) and ŝ_t = synthesis(x_t), for one batch.
+
+    Codes are [batch, b], signals [batch, n]; start: x_0; t counts from 0; thresholds are broadcastable.
+    """
 
     start: Tensor
-    """x_0: [batch, b]."""
     gradient: Callable[[int, Tensor], Tensor]
-    """(t, code) -> [batch, b], for t = 0, 1, …"""
     shrink: Callable[[int, Tensor, Tensor], Tensor]
-    """(t, code, threshold) -> [batch, b]; threshold: broadcastable."""
     synthesis: Callable[[Tensor], Tensor]
-    """code -> ŝ: [batch, n]."""
 
     def codes(self, scalars: Iterable[tuple[Tensor, Tensor]]) -> list[Tensor]:
         """x_t of the layers of which γ_t and θ_t are given, each [] or [batch]."""

@@ -17,10 +17,11 @@ from torch import Tensor
 from vlista_core.dictionaries import LearnedMap
 from vlista_core.estimate import Estimate, Measurement
 from vlista_core.linops import DenseMap, LinearMap
-from vlista_core.models.adlista import LikelihoodBlock, build_augmentation
+from vlista_core.models.adlista import build_augmentation
 from vlista_core.models.augmentation import Kind
 from vlista_core.models.base import UnfoldedModel
 from vlista_core.models.distributions import FAMILIES, DictionaryDistribution, Gaussian, standard_gaussian
+from vlista_core.models.dlista import LikelihoodBlock
 from vlista_core.models.posterior import Posterior, Prior
 from vlista_core.problems import Batch, check_count
 
@@ -135,9 +136,7 @@ class VLISTA(UnfoldedModel):
         parts = [(part, self._posterior(nothing.expand(len(part.y), -1), part.y, part.phi)) for part in split]
         draws = []
         for draw in range(n_samples):
-            generator = torch.Generator().manual_seed(seed * 1_000_003 + draw)
-            shape = (1, *self.decoder.shape)
-            noise = [torch.randn(shape, generator=generator, dtype=self.dtype) for _ in range(self.layers)]
+            noise = self._noise(1, torch.Generator().manual_seed(seed * 1_000_003 + draw))
             signals = [self.run(part.y, part.phi, part.noise_var, noise, first)[0][-1] for part, first in parts]
             draws.append(torch.cat(signals))
         return torch.stack(draws)
@@ -145,12 +144,8 @@ class VLISTA(UnfoldedModel):
     def elbo(self, batch: Batch, generator: torch.Generator) -> Elbo:
         """The bound of each sample, without a weight on the divergence; `draws` trajectories are averaged."""
         likelihood, divergence = torch.zeros_like(batch.noise_var), torch.zeros_like(batch.noise_var)
-        shape = (len(batch), *self.decoder.shape)
         for _ in range(self.draws):
-            noise = [
-                torch.randn(shape, generator=generator, dtype=self.dtype, device=generator.device).to(batch.y.device)
-                for _ in range(self.layers)
-            ]
+            noise = self._noise(len(batch), generator)
             signals, _, posteriors, dictionaries = self.run(batch.y, batch.phi, batch.noise_var, noise)
             for signal in signals:
                 likelihood = likelihood + gaussian_log_likelihood(batch.signal, signal, self.noise) / self.draws
@@ -163,6 +158,11 @@ class VLISTA(UnfoldedModel):
         """-ELBO of a sample, the divergence weighted as the paper does, per signal entry."""
         bound = self.elbo(batch, generator).value(self.divergence_weight)
         return -bound.mean() / batch.signal.shape[1]
+
+    def _noise(self, batch: int, generator: torch.Generator) -> list[Tensor]:
+        """Standard normal draws for each layer: [batch, n, b], on the device of the generator."""
+        shape, place = (batch, *self.decoder.shape), generator.device
+        return [torch.randn(shape, generator=generator, dtype=self.dtype, device=place) for _ in range(self.layers)]
 
     def _posterior(self, code: Tensor, y: Tensor, phi: LinearMap) -> DictionaryDistribution:
         """q(Ψ_t | x_{t-1}, y, Φ)."""
