@@ -38,9 +38,8 @@ class ALISTA(FixedDictionaryNetwork, ScalarNetwork):
     ) -> None:
         """weights: [m, b]; dictionary: [n, b]; threshold: θ of the first layer, to start from; noise_aware: let
         steps and thresholds follow the noise level."""
-        super().__init__(
-            layers, dictionary, dtype, made_for=weights, selection=selection, loss=loss, early_weight=early_weight
-        )
+        super().__init__(layers, dictionary, dtype, made_for=weights, loss=loss, early_weight=early_weight)
+        self.selection = selection
         self.forms_product = weights is None
         self.hold("weights", weights)
         self.add_scalars(1.0, [threshold * 0.9**t for t in range(layers)], noise_aware=noise_aware)

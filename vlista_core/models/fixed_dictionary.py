@@ -24,6 +24,8 @@ class FixedDictionaryNetwork(UnfoldedModel):
     """Layers on A = ΦΨ with a given Ψ: a matrix, a learned one, or None for the canonical one."""
 
     dictionary: Tensor | LearnedMap | None
+    selection = False
+    """Whether the largest entries of a layer stay unshrunk, as LISTA-CPSS has it."""
 
     def __init__(
         self,
@@ -33,17 +35,15 @@ class FixedDictionaryNetwork(UnfoldedModel):
         *,
         made_for: Tensor | None = None,
         measurements: int | None = None,
-        selection: bool = False,
         loss: Loss = "mse",
         early_weight: float = 0.0,
     ) -> None:
         """dictionary: [n, b]; made_for: weights [m, b] for one Φ, which fix m (or `measurements` does) and, without a
-        dictionary, n; selection: leave the largest entries of a layer unshrunk, as LISTA-CPSS does."""
+        dictionary, n."""
         measurements = measurements if made_for is None else made_for.shape[0]
         known = made_for.mT if dictionary is None and made_for is not None else dictionary
         length = None if known is None else known.shape[0]
         super().__init__(layers, dtype, measurements=measurements, length=length, loss=loss, early_weight=early_weight)
-        self.selection = selection
         if dictionary is not None and dictionary.dtype != dtype:
             raise ValueError(f"dictionary must have the model's dtype {dtype}, got {dictionary.dtype}")
         if isinstance(dictionary, LearnedMap):

@@ -33,9 +33,8 @@ class LISTACP(FixedDictionaryNetwork, ScalarNetwork):
     ) -> None:
         """matrix: Φ [m, n]; dictionary: [n, b], None is canonical; threshold: θ of the first layer, to start from."""
         weights = analytic_weights(fixed_product(matrix, dictionary, dtype))
-        super().__init__(
-            layers, dictionary, dtype, made_for=weights, selection=selection, loss=loss, early_weight=early_weight
-        )
+        super().__init__(layers, dictionary, dtype, made_for=weights, loss=loss, early_weight=early_weight)
+        self.selection = selection
         self.weights = matrix_parameter(weights.expand(layers, -1, -1))
         self.add_scalars(None, [threshold * 0.9**t for t in range(layers)])
 
