@@ -17,7 +17,7 @@ from torch import Tensor
 from vlista_core.dictionaries import LearnedDictionary
 from vlista_core.linops import DenseMap, IdentityMap, LinearMap
 from vlista_core.models import ADLISTA, VLISTA
-from vlista_core.models.adlista import LikelihoodBlock
+from vlista_core.models.dlista import LikelihoodBlock
 from vlista_core.models.layer import Layer
 from vlista_core.problems import Batch
 

@@ -21,7 +21,7 @@ from vlista_core.dictionaries import LearnedDictionary
 from vlista_core.estimate import Estimator
 from vlista_core.metrics import nmse_db, nmse_median_db
 from vlista_core.models import ADLISTA, ALISTA, DLISTA, LISTA, NALISTA, HyperLISTA, UnfoldedModel
-from vlista_core.models.analytic import analytic_weights
+from vlista_core.models.fixed_dictionary import analytic_weights
 from vlista_core.problems import Batch
 from vlista_core.solvers import AMP, FISTA, ISTA, VAMP
 from vlista_core.training import Trainer

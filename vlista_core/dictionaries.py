@@ -15,14 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vlista_core.configured import Configured, argument
-from vlista_core.linops import DenseMap, IdentityMap, LinearMap
+from vlista_core.linops import DenseMap, LinearMap
 
 _LEAST_POWER = 1e-6
-
-
-def canonical(length: int, dtype: torch.dtype = torch.float32) -> IdentityMap:
-    """The canonical basis: the code is the signal."""
-    return IdentityMap(length, dtype)
 
 
 def dct(height: int, width: int, dtype: torch.dtype = torch.float32) -> DenseMap:

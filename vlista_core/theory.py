@@ -11,7 +11,7 @@ Both hold for complex numbers too, with the threshold on the modulus.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -26,22 +26,21 @@ _BLOCK_BYTES = 64 * 2**20
 
 @dataclass(frozen=True)
 class LayerCheck:
-    """Both sides of the proposition at one layer."""
+    """Both sides of the proposition at one layer, each [batch]."""
 
     condition: Tensor
-    """Whether inequality (1) holds at this layer: [batch], bool."""
+    """Whether inequality (1) holds at this layer: bool."""
     assumed: Tensor
-    """Whether it holds at this layer and at all before it, which is what the proposition assumes: [batch], bool."""
+    """Whether it holds at this layer and at all before it, which is what the proposition assumes: bool."""
     threshold_bound: Tensor
-    """The left side of (1), the least θ_t that meets it: [batch]."""
+    """The left side of (1), the least θ_t that meets it."""
     threshold: Tensor
-    """θ_t: [batch]."""
     false_positives: Tensor
-    """How many entries of x_t outside of S are not zero: [batch], integer."""
+    """How many entries of x_t outside of S are not zero: integer."""
     error: Tensor
-    """‖x_t - x_*‖₁, the left side of (2): [batch]."""
+    """‖x_t - x_*‖₁, the left side of (2)."""
     bound: Tensor
-    """The right side of (2), given ‖x_{t-1} - x_*‖₁ as it was: [batch]."""
+    """The right side of (2), given ‖x_{t-1} - x_*‖₁ as it was."""
 
 
 def coherence(phi: LinearMap | Tensor, psi: LinearMap | Tensor) -> Tensor:
@@ -72,21 +71,6 @@ def threshold_bound(step: Tensor, coherence: Tensor, mismatch: Tensor, error_l1:
     return step * (coherence * error_l1 + mismatch * truth_l1)
 
 
-def error_bound(
-    step: Tensor,
-    threshold: Tensor,
-    coherence: Tensor,
-    mismatch: Tensor,
-    deviation: Tensor,
-    error_l1: Tensor,
-    truth_l1: Tensor,
-    nonzeros: Tensor,
-) -> Tensor:
-    """The right side of (2). error_l1: ‖x_{t-1} - x_*‖₁, truth_l1: ‖x_*‖₁, nonzeros: |S|; all [batch] or broadcastable."""
-    contraction = deviation + step * coherence * (nonzeros - 1).clamp_min(0)
-    return contraction * error_l1 + nonzeros * (step * mismatch * truth_l1 + threshold)
-
-
 @torch.no_grad()
 def check_layers(
     layers: Sequence[Layer],
@@ -99,34 +83,24 @@ def check_layers(
     truth_code: x_* [batch, b]; truth_dictionary: Ψ_o (n×b), None is the canonical one.
     """
     phi = as_map(phi)
-    truth = _canonical(phi) if truth_dictionary is None else as_map(truth_dictionary)
+    canonical = IdentityMap(phi.shape[1], phi.dtype, phi.device)
+    truth = canonical if truth_dictionary is None else as_map(truth_dictionary)
     if truth_code.ndim != 2 or truth_code.shape[1] != truth.shape[1]:
         raise ValueError(f"truth_code must have shape [batch, {truth.shape[1]}], got {[*truth_code.shape]}")
-    size = truth_code.shape[0]
-    support = truth_code != 0
+    size, support = len(truth_code), truth_code != 0
     nonzeros, truth_l1 = support.sum(1), truth_code.abs().sum(1)
-    before = truth_l1
-    assumed = torch.ones(size, dtype=torch.bool, device=truth_code.device)
+    before, assumed = truth_l1, torch.ones_like(truth_l1, dtype=torch.bool)
     checks = []
     for layer in layers:
         step, threshold = layer.step.expand(size), layer.threshold.expand(size)
         mu, mu_2 = coherence(phi, layer.dictionary), mismatch_coherence(phi, layer.dictionary, truth)
-        delta = deviation(step, phi, layer.dictionary)
         least = threshold_bound(step, mu, mu_2, before, truth_l1)
-        condition = least <= threshold
-        assumed = assumed & condition
+        assumed = assumed & (least <= threshold)
+        false_positives = ((layer.code != 0) & ~support).sum(1)
         error = (layer.code - truth_code).abs().sum(1)
-        checks.append(
-            LayerCheck(
-                condition=condition,
-                assumed=assumed,
-                threshold_bound=least,
-                threshold=threshold,
-                false_positives=((layer.code != 0) & ~support).sum(1),
-                error=error,
-                bound=error_bound(step, threshold, mu, mu_2, delta, before, truth_l1, nonzeros),
-            )
-        )
+        contraction = deviation(step, phi, layer.dictionary) + step * mu * (nonzeros - 1).clamp_min(0)
+        bound = contraction * before + nonzeros * (step * mu_2 * truth_l1 + threshold)
+        checks.append(LayerCheck(least <= threshold, assumed, least, threshold, false_positives, error, bound))
         before = error
     return tuple(checks)
 
@@ -151,34 +125,23 @@ def check_proposition(
     return check_layers(model.unroll(batch.y, batch.phi, batch.noise_var), batch.phi, code, truth_dictionary)
 
 
-def _canonical(phi: LinearMap) -> LinearMap:
-    return IdentityMap(phi.shape[1], phi.dtype, phi.device)
-
-
 def _largest_product(a: LinearMap, truth: LinearMap | None) -> Tensor:
-    """max |a_iᴴd_j|: [batch or 1], over all i, j for D = A - truth, or over i ≠ j for D = A where truth is None."""
-    return torch.cat([_largest_of_some(*some, off_diagonal=truth is None) for some in _samples(a, truth)])
+    """max |a_iᴴd_j|: [batch or 1], over all i, j for D = A - truth, or over i ≠ j for D = A where truth is None.
 
-
-def _samples(a: LinearMap, truth: LinearMap | None) -> Iterator[tuple[Tensor, Tensor]]:
-    """A and D of a few samples at a time, about one block in size: [some or 1, m, b] each."""
+    The matrices of some samples at a time, and of the products a block of columns i: each of about `_BLOCK_BYTES`.
+    """
     m, atoms = a.shape
     batch = a.batch or (None if truth is None else truth.batch) or 1
-    some = max(1, _BLOCK_BYTES // (m * atoms * a.dtype.itemsize))
-    for start in range(0, batch, some):
-        index = torch.arange(start, min(start + some, batch), device=a.device)
-        matrix = a.select(index).materialize()
-        yield matrix, matrix if truth is None else matrix - truth.select(index).materialize()
-
-
-def _largest_of_some(left: Tensor, right: Tensor, *, off_diagonal: bool) -> Tensor:
-    """max |left_iᴴ right_j| of each sample, a block of columns i at a time. [some or 1, m, b] twice -> [some]."""
-    some, _, atoms = right.shape
-    width = max(1, _BLOCK_BYTES // (some * atoms * left.dtype.itemsize))
-    largest = left.real.new_zeros(some)
-    for start in range(0, atoms, width):
-        products = (left[:, :, start : start + width].mH @ right).abs()
-        if off_diagonal:
-            products.diagonal(offset=start, dim1=1, dim2=2).zero_()
-        largest = torch.maximum(largest, products.amax((1, 2)))
-    return largest
+    largest = []
+    for some in torch.arange(batch, device=a.device).split(max(1, _BLOCK_BYTES // (m * atoms * a.dtype.itemsize))):
+        left = a.select(some).materialize()
+        right = left if truth is None else left - truth.select(some).materialize()
+        found = left.real.new_zeros(len(right))
+        width = max(1, _BLOCK_BYTES // (len(right) * atoms * a.dtype.itemsize))
+        for start in range(0, atoms, width):
+            products = (left[:, :, start : start + width].mH @ right).abs()
+            if truth is None:
+                products.diagonal(offset=start, dim1=1, dim2=2).zero_()
+            found = torch.maximum(found, products.amax((1, 2)))
+        largest.append(found)
+    return torch.cat(largest)

@@ -19,8 +19,8 @@ from vlista_core.checkpoint import register_model
 from vlista_core.estimate import Estimate, Measurement
 from vlista_core.linops import LinearMap
 from vlista_core.models import ADLISTA
-from vlista_core.models.adlista import LikelihoodBlock
 from vlista_core.models.distributions import FAMILIES, DictionaryDistribution
+from vlista_core.models.dlista import LikelihoodBlock
 from vlista_core.models.layer import Layer
 from vlista_core.models.vlista import Elbo, gaussian_log_likelihood
 from vlista_core.problems import Batch, check_count

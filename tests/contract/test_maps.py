@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from vlista_core.dictionaries import LearnedDictionary, canonical, dct, wavelet
-from vlista_core.linops import DenseMap, GroupedMap, LinearMap
+from vlista_core.dictionaries import LearnedDictionary, dct, wavelet
+from vlista_core.linops import DenseMap, GroupedMap, IdentityMap, LinearMap
 from vlista_core.testing import MAP_CHECKS, MapCase, SpyMap
 
 
@@ -40,7 +40,7 @@ def _product(*factors: Callable[[torch.dtype], LinearMap]) -> Callable[[torch.dt
 CASES = [
     MapCase("dense shared", _dense(7, 11)),
     MapCase("dense per sample", _dense(4, 7, 11)),
-    MapCase("identity", lambda dtype: canonical(9, dtype)),
+    MapCase("identity", lambda dtype: IdentityMap(9, dtype)),
     MapCase("composed", _product(_dense(4, 7, 11), _dense(11, 13))),
     MapCase("composed twice", _product(_dense(5, 7), _dense(4, 7, 6), _dense(6, 8))),
     MapCase("learned", lambda dtype: LearnedDictionary(_normal((7, 11), dtype))),

@@ -25,7 +25,7 @@ from vlista_core.models import (
     HyperLISTA,
     UnfoldedModel,
 )
-from vlista_core.models.analytic import analytic_weights
+from vlista_core.models.fixed_dictionary import analytic_weights
 from vlista_core.problems import Batch
 from vlista_core.testing import ESTIMATOR_CHECKS, EstimatorCase, sparse_batch
 

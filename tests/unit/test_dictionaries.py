@@ -6,8 +6,8 @@ import pywt
 import torch
 from scipy.fft import idctn
 
-from vlista_core.dictionaries import LearnedDictionary, canonical, dct, scaled_principal, sparse_pca, wavelet
-from vlista_core.linops import DenseMap
+from vlista_core.dictionaries import LearnedDictionary, dct, scaled_principal, sparse_pca, wavelet
+from vlista_core.linops import DenseMap, IdentityMap
 
 
 @pytest.mark.parametrize("name", ["haar", "db4", "sym4", "db8"])
@@ -56,9 +56,9 @@ def test_sparse_pca_spans_its_training_images_better_than_chance() -> None:
 
 def test_canonical_code_is_the_signal() -> None:
     x = torch.randn(2, 5, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(canonical(5).apply(x), x)
+    assert torch.equal(IdentityMap(5).apply(x), x)
     phi = DenseMap(torch.ones(3, 5))
-    assert (phi @ canonical(5)) is phi
+    assert (phi @ IdentityMap(5)) is phi
 
 
 def test_complex_learned_dictionary_stores_real_pairs_and_learns() -> None:

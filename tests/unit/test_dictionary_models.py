@@ -93,7 +93,9 @@ def test_vlista_without_variance_is_a_dlista_on_the_posterior_mean(kind: str, dt
     with torch.no_grad():
         for parameter in vlista.posterior.centre_decoder.parameters():
             parameter.zero_()  # the mean of every posterior is then the decoder
-        last = vlista.posterior.raw_decoder[-1]
+        decoder = vlista.posterior.raw_decoder
+        assert isinstance(decoder, torch.nn.Sequential)
+        last = decoder[-1]
         assert isinstance(last, torch.nn.ConvTranspose2d)
         assert last.bias is not None
         last.weight.zero_()

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from vlista_core.models.doubling import Doubling
+from vlista_core.models.posterior import Doubling
 
 
 @pytest.mark.parametrize(("kernel", "padding", "extra"), [(4, 1, 0), (7, 3, 1), (3, 1, 1)])

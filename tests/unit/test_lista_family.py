@@ -15,7 +15,7 @@ from vlista_core.configured import Configured
 from vlista_core.data.synthetic import SyntheticProblem
 from vlista_core.dictionaries import LearnedDictionary
 from vlista_core.models import ALISTA, LISTA, LISTACP, MODELS, NALISTA, AdaLISTA, HyperLISTA, UnfoldedModel
-from vlista_core.models.analytic import analytic_weights
+from vlista_core.models.fixed_dictionary import analytic_weights
 from vlista_core.problems import Batch
 from vlista_core.solvers import ISTA
 from vlista_core.testing import sparse_batch

@@ -23,7 +23,6 @@ from vlista_core.data.image_problem import ImageProblem
 from vlista_core.data.image_set import ImageData
 from vlista_core.dictionaries import (
     LearnedDictionary,
-    canonical,
     principal_directions,
     scaled_principal,
     sparse_pca,
@@ -34,10 +33,10 @@ from vlista_core.experiments import recipes
 from vlista_core.experiments.image_loss import negative_ssim, train
 from vlista_core.experiments.recipes import FROM, Fitted, Made, Recipe, started
 from vlista_core.gaussian import DenseCovariance, condition
-from vlista_core.linops import LinearMap
+from vlista_core.linops import IdentityMap, LinearMap
 from vlista_core.models import ADLISTA, ALISTA, DLISTA, LISTA, NALISTA, VLISTA, UnfoldedModel
-from vlista_core.models.analytic import analytic_weights
 from vlista_core.models.base import inverse_softplus, store_matrix
+from vlista_core.models.fixed_dictionary import analytic_weights
 from vlista_core.solvers import BCS, ISTA, select_hyperparameters
 from vlista_core.solvers.selection import Value
 
@@ -138,7 +137,7 @@ def _sparse_components(data: ImageData, seed: int) -> LinearMap:
 
 
 BASES: dict[str, Callable[[ImageProblem, int], LinearMap]] = {
-    "canonical": lambda problem, seed: canonical(problem.signal_length),
+    "canonical": lambda problem, seed: IdentityMap(problem.signal_length),
     "wavelet": lambda problem, seed: wavelet(*problem.side),
     "spca": lambda problem, seed: _sparse_components(problem.data, seed),
 }

@@ -22,7 +22,7 @@ from vlista_core.experiments.experiment import Experiment, by_measurements, cell
 from vlista_core.experiments.recipes import FROM, Fitted, Made, Recipe, estimate_test_draws, fit, started
 from vlista_core.metrics import nmse_db, nmse_median_db, squared_error_ratios
 from vlista_core.models import ADLISTA, ALISTA, DLISTA, LISTA, NALISTA, VLISTA, UnfoldedModel
-from vlista_core.models.analytic import averaged_weights
+from vlista_core.models.fixed_dictionary import averaged_weights
 from vlista_core.problems import Problem
 from vlista_core.solvers import BCS, FISTA, ISTA, Solver, select_hyperparameters
 from vlista_core.study import Cell, Context, Figure, Row, Table

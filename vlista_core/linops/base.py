@@ -104,17 +104,12 @@ class LinearMap(ABC):
         identity = torch.nn.functional.one_hot(index, self.shape[1]).to(self.dtype)
         return self.apply_block(identity.transpose(1, 2))
 
-    def column_blocks(self) -> Iterator[tuple[slice, Tensor]]:
-        """All columns, a block at a time and never all at once: (slice of columns, [batch or 1, m, k])."""
+    def column_norms(self) -> Tensor:
+        """Euclidean norm of every column, of which a block is formed at a time and never all: [batch or 1, n]."""
         m, n = self.shape
         width = max(1, _BLOCK_BYTES // ((self.batch or 1) * m * self.dtype.itemsize))
-        for start in range(0, n, width):
-            block = slice(start, min(start + width, n))
-            yield block, self.columns(torch.arange(block.start, block.stop, device=self.device)[None])
-
-    def column_norms(self) -> Tensor:
-        """Euclidean norm of every column: [batch or 1, n]."""
-        return torch.cat([torch.linalg.vector_norm(block, dim=1) for _, block in self.column_blocks()], dim=1)
+        blocks = torch.arange(n, device=self.device)[None].split(width, dim=1)
+        return torch.cat([torch.linalg.vector_norm(self.columns(block), dim=1) for block in blocks], dim=1)
 
     def column_norms_after(self, inner: LinearMap) -> Tensor | None:
         """Norms of the columns of A ∘ inner where the structure of both gives them cheaply: [batch or 1, atoms], else None."""

@@ -5,30 +5,29 @@ W₁, W₂ [m, m] are shared by the layers and start as the identity, where it i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from vlista_core.dictionaries import LearnedMap
-from vlista_core.estimate import Estimate
 from vlista_core.linops import LinearMap
-from vlista_core.models.base import Loss, matrix_parameter, matrix_value, positive_parameter
+from vlista_core.models.base import Loss, matrix_parameter, matrix_value
 from vlista_core.models.fixed_dictionary import FixedDictionaryNetwork
-from vlista_core.models.layer import Recursion
-from vlista_core.models.noise_scale import layer_scalars, threshold_unit
-from vlista_core.models.starting import greedy_layers, store_choices
-from vlista_core.problems import Batch
+from vlista_core.models.layer import Recursion, ScalarNetwork, greedy_layers
 
 _STEPS = (0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0)
 """Steps that `start_from` tries, in units of 1/‖A‖²."""
 
 
-class AdaLISTA(FixedDictionaryNetwork):
+class AdaLISTA(FixedDictionaryNetwork, ScalarNetwork):
     """Two matrices on the measurements that adapt ISTA to any A; ΦΨ is not formed.
 
     The dictionary is a fixed matrix, a learned one, or None for the canonical one.
     """
 
     measurements: int
+    search = staticmethod(greedy_layers)
 
     def __init__(
         self,
@@ -46,11 +45,9 @@ class AdaLISTA(FixedDictionaryNetwork):
         super().__init__(layers, dictionary, dtype, measurements=measurements, loss=loss, early_weight=early_weight)
         self.residual_weight = matrix_parameter(torch.eye(measurements, dtype=dtype))
         self.input_weight = matrix_parameter(torch.eye(measurements, dtype=dtype))
-        self.step = positive_parameter([step] * layers)
-        self.threshold = positive_parameter([threshold] * layers)
+        self.add_scalars(step, [threshold] * layers)
 
     def recursion(self, y: Tensor, phi: LinearMap) -> Recursion:
-        """The layers for one batch."""
         psi, a = self.system(phi)
         first, second = (matrix_value(value, self.dtype) for value in (self.residual_weight, self.input_weight))
 
@@ -59,13 +56,6 @@ class AdaLISTA(FixedDictionaryNetwork):
 
         return Recursion(y.new_zeros(len(y), psi.shape[1]), gradient, self.shrink, psi.apply)
 
-    def forward(self, y: Tensor, phi: LinearMap, noise_var: Tensor) -> Estimate:
-        return self.recursion(y, phi).run(layer_scalars(self.step, self.threshold, None, noise_var))
-
-    @torch.no_grad()
-    def start_from(self, batch: Batch) -> None:
-        """Start from the best step and threshold of each layer in turn, by a grid search on training data."""
-        largest = float(self.system(batch.phi)[1].spectral_norm().square().mean())
-        recursion, unit = self.recursion(batch.y, batch.phi), threshold_unit(None, batch.noise_var)
-        chosen = greedy_layers(recursion, self.layers, batch.signal, [step / largest for step in _STEPS], unit)
-        store_choices(chosen, self.step, self.threshold)
+    def steps_to_try(self, phi: LinearMap) -> Sequence[float]:
+        largest = float(self.system(phi)[1].spectral_norm().square().mean())
+        return [step / largest for step in _STEPS]

@@ -7,24 +7,17 @@ place of (ΦΨ_t)ᴴy, which does not fit; this is the update of the text.
 from __future__ import annotations
 
 import math
+from itertools import product
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from vlista_core.dictionaries import LearnedMap
 from vlista_core.estimate import Measurement
 from vlista_core.linops import LinearMap
-from vlista_core.models.augmentation import (
-    Adaptation,
-    AdaptiveAugmentation,
-    Augmentation,
-    Kind,
-    LayerState,
-    PaperAugmentation,
-)
+from vlista_core.models.augmentation import AdaptiveAugmentation, Augmentation, Kind, PaperAugmentation
 from vlista_core.models.base import Loss
-from vlista_core.models.dictionary_network import DictionaryNetwork
-from vlista_core.models.dlista import STEP_SCALES, suggest_step
+from vlista_core.models.dlista import STEP_SCALES, DictionaryNetwork, LikelihoodBlock, suggest_step
 from vlista_core.models.layer import Layer
 from vlista_core.models.whitening import whiten
 from vlista_core.problems import Batch
@@ -64,10 +57,8 @@ class ADLISTA(DictionaryNetwork):
         self.augmentation = build_augmentation(augmentation, layers, dictionary.dtype, step, threshold, generator)
 
     def unroll(self, y: Tensor, phi: LinearMap, noise_var: Tensor) -> list[Layer]:
-        if self.covariance is not None:
-            white = whiten(Measurement(y, phi, noise_var), self.covariance)
-            y, phi, noise_var = white.y, white.phi, white.noise_var
-        block = LikelihoodBlock(y, phi, noise_var, self.augmentation)
+        seen = self._seen(Measurement(y, phi, noise_var))
+        block = LikelihoodBlock(seen.y, seen.phi, seen.noise_var, self.augmentation)
         return [block.layer(self.dictionary(t)) for t in range(self.layers)]
 
     @torch.no_grad()
@@ -75,80 +66,47 @@ class ADLISTA(DictionaryNetwork):
         """Start from the best of a grid on training data: the adaptive scales of each layer in turn, or the one step and
         threshold with which the paper's network starts in all layers."""
         network = self.augmentation
-        if self.covariance is not None:
-            white = whiten(Measurement(batch.y, batch.phi, batch.noise_var), self.covariance)
-            batch = Batch(batch.signal, white.y, white.phi, white.noise_var)
+        seen = self._seen(Measurement(batch.y, batch.phi, batch.noise_var))
+        batch = Batch(batch.signal, seen.y, seen.phi, seen.noise_var)
         if isinstance(network, PaperAugmentation):
             network.start(*self._best_constants(batch))
         elif isinstance(network, AdaptiveAugmentation):
-            results = {memory: self._start_scales(batch, network, memory) for memory in (1e-3, 0.5, 1.0)}
-            best = min(results, key=lambda memory: results[memory])
+            _, best = min((self._start_scales(batch, network, memory), memory) for memory in (1e-3, 0.5, 1.0))
             self._start_scales(batch, network, best)
+
+    def _seen(self, measured: Measurement) -> Measurement:
+        """What the layers see."""
+        return measured if self.covariance is None else whiten(measured, self.covariance)
 
     def _best_constants(self, batch: Batch) -> tuple[float, float]:
         """The step and threshold, the same for all samples and layers, with the least error after the last layer."""
-        recursion = self.ista(batch.y, batch.phi)
+        recursion = self.recursion(batch.y, batch.phi)
         safe = suggest_step(batch.phi, self.dictionary(0))
         size = float(recursion.gradient(0, recursion.start).abs().square().mean().sqrt())
         best = (math.inf, safe, safe * size)
-        for step in (scale * safe for scale in STEP_SCALES):
-            for threshold in (level * step * size for level in _THRESHOLD_SCALES):
-                scalars = batch.y.real.new_tensor([step, threshold]).unbind()
-                signal = recursion.run([(scalars[0], scalars[1])] * self.layers).signal
-                best = min(best, (float((signal - batch.signal).abs().square().sum()), step, threshold))
+        for scale, level in product(STEP_SCALES, _THRESHOLD_SCALES):
+            step, threshold = batch.y.real.new_tensor([scale * safe, level * scale * safe * size])
+            code = recursion.codes([(step, threshold)] * self.layers)[-1]
+            best = min(best, (recursion.error(code, batch.signal), scale * safe, level * scale * safe * size))
         return best[1:]
 
     def _start_scales(self, batch: Batch, network: AdaptiveAugmentation, memory: float) -> float:
         """Set `base` layer by layer for the given memory; returns the squared error of the last layer."""
-        block = LikelihoodBlock(batch.y, batch.phi, batch.noise_var, network)
+        block, error = LikelihoodBlock(batch.y, batch.phi, batch.noise_var, network), math.inf
         network.base[:, 2] = math.log(memory)
-        error = math.inf
         for t in range(self.layers):
             psi = self.dictionary(t)
             state = block.state(psi)
             natural = network.natural_step(state)[:, None]
             size = state.gradient.abs().square().mean(1, keepdim=True).sqrt()
-            error = math.inf
-            for step in STEP_SCALES:
-                moved = state.code + step * natural * state.gradient
-                for level in _THRESHOLD_SCALES:
-                    code = soft_threshold(moved, level * step * natural * size)
-                    attempt = float((psi.apply(code) - batch.signal).abs().square().sum())
-                    if attempt < error:
-                        error = attempt
-                        network.base[t, 0], network.base[t, 1] = math.log(step), math.log(level)
+            best = (math.inf, 1.0, 1.0)
+            for step, level in product(STEP_SCALES, _THRESHOLD_SCALES):
+                code = soft_threshold(state.code + step * natural * state.gradient, level * step * natural * size)
+                best = min(best, (float((psi.apply(code) - batch.signal).abs().square().sum()), step, level))
+            error = best[0]
+            network.base[t, :2] = network.base.new_tensor(best[1:]).log()
             block.layer(psi)
         return error
-
-
-class LikelihoodBlock:
-    """The layers of A-DLISTA one after another, each with a dictionary that the caller gives: VLISTA's likelihood too."""
-
-    def __init__(self, y: Tensor, phi: LinearMap, noise_var: Tensor, augmentation: nn.Module) -> None:
-        self.y, self.phi, self.noise_var, self.augmentation = y, phi, noise_var, augmentation
-        self.t = 0
-        self.code: Tensor | None = None
-        self.remembered: Tensor | None = None
-
-    def state(self, psi: LinearMap) -> LayerState:
-        """Residual, with what is remembered of the last one, and gradient at the current code."""
-        code = self.y.new_zeros(self.y.shape[0], psi.shape[1]) if self.code is None else self.code
-        residual = self.y if self.t == 0 else self.y - self.phi.apply(psi.apply(code))
-        if self.remembered is not None:
-            residual = residual + self.remembered
-        gradient = psi.adjoint(self.phi.adjoint(residual))
-        return LayerState(self.t, self.y, residual, code, gradient, self.noise_var, self.phi, psi)
-
-    def layer(self, psi: LinearMap) -> Layer:
-        """x_t = η_θ(x_{t-1} + γ(ΦΨ)ᴴv), v = y - ΦΨx_{t-1} + memory·v_{t-1}."""
-        state = self.state(psi)
-        adapted: Adaptation = self.augmentation(state)
-        self.code = soft_threshold(state.code + adapted.step * state.gradient, adapted.threshold)
-        self.t += 1
-        if adapted.memory is not None:
-            active = (self.code != 0).to(adapted.memory.dtype).sum(1, keepdim=True) / self.y.shape[1]
-            self.remembered = adapted.memory * active * state.residual
-        return Layer(self.code, adapted.step[:, 0], adapted.threshold[:, 0], psi)
 
 
 def build_augmentation(
@@ -167,7 +125,7 @@ def build_augmentation(
             start = 0.2 if step is None else step, 0.01 if threshold is None else threshold
             network = PaperAugmentation(*start, draws, is_complex=dtype.is_complex)
         elif kind == "adaptive":
-            network = AdaptiveAugmentation(layers, draws, step=step or 1.0, threshold=threshold or 1.0)
+            network = AdaptiveAugmentation(layers, step or 1.0, threshold or 1.0, draws)
         else:
             raise ValueError(f"augmentation must be 'paper' or 'adaptive', got {kind!r}")
     return network.to(dtype.to_real())

@@ -23,6 +23,8 @@ from vlista_core.prox import squared_modulus
 Kind = Literal["paper", "adaptive"]
 
 _LARGEST_LOG = 30.0
+_FEATURES, _HIDDEN, _MEMORY = 7, 32, 0.1
+"""Of the adaptive network: its inputs, its hidden units and what the natural memory is multiplied with at the start."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class LayerState:
 
 @dataclass(frozen=True)
 class Adaptation:
-    """What an augmentation network says of a layer, each [batch, 1] and positive."""
+    """What an augmentation network says of a layer, each [batch, 1] (or [1], the same for all) and positive."""
 
     step: Tensor
     threshold: Tensor
@@ -73,9 +75,11 @@ class PaperAugmentation(Augmentation):
         self.start(step, threshold)
 
     def start(self, step: float, threshold: float) -> None:
-        """Let every sample and layer start near these."""
-        start_head(self.step_head, step)
-        start_head(self.threshold_head, threshold)
+        """Let every sample and layer start at these."""
+        with torch.no_grad():
+            for head, value in ((self.step_head, step), (self.threshold_head, threshold)):
+                head.weight.zero_()
+                head.bias.fill_(inverse_softplus(value))
 
     def forward(self, state: LayerState) -> Adaptation:
         product, members = (state.phi @ state.psi).distinct()
@@ -84,10 +88,9 @@ class PaperAugmentation(Augmentation):
         for convolution in self.convolutions:
             image = torch.relu(convolution(image))
         features = torch.relu(self.mix(self.pool(image).flatten(1)))
-        step, threshold = (nn.functional.softplus(head(features)) for head in (self.step_head, self.threshold_head))
+        found = (nn.functional.softplus(head(features)) for head in (self.step_head, self.threshold_head))
         size = state.y.shape[0]
-        step, threshold = (value.repeat_interleave(members, dim=0).expand(size, 1) for value in (step, threshold))
-        return Adaptation(step, threshold)
+        return Adaptation(*(value.repeat_interleave(members, dim=0).expand(size, 1) for value in found))
 
 
 class AdaptiveAugmentation(Augmentation):
@@ -98,29 +101,18 @@ class AdaptiveAugmentation(Augmentation):
     units of y, Φ and Ψ. It starts as a constant: `base` holds the logarithms of the three scales for each layer.
     """
 
-    FEATURES = 7
-
-    def __init__(
-        self,
-        layers: int,
-        generator: torch.Generator,
-        *,
-        hidden: int = 32,
-        step: float = 1.0,
-        threshold: float = 1.0,
-        memory: float = 0.1,
-    ) -> None:
-        """step, threshold, memory: what the natural ones are multiplied with at the start."""
+    def __init__(self, layers: int, step: float, threshold: float, generator: torch.Generator) -> None:
+        """step, threshold: what the natural ones are multiplied with at the start."""
         super().__init__()
-        self.body = nn.Linear(self.FEATURES, hidden)
-        self.place = nn.Parameter(torch.zeros(layers, hidden))
-        self.head = nn.Linear(hidden, 3)
+        self.body = nn.Linear(_FEATURES, _HIDDEN)
+        self.place = nn.Parameter(torch.zeros(layers, _HIDDEN))
+        self.head = nn.Linear(_HIDDEN, 3)
         self.base = nn.Parameter(torch.zeros(layers, 3))
         initialise(self, generator)
         with torch.no_grad():
             self.place.normal_(std=0.3, generator=generator)
             self.head.weight.zero_()
-            self.base.copy_(torch.tensor([step, threshold, memory]).log())
+            self.base.copy_(torch.tensor([step, threshold, _MEMORY]).log())
 
     def forward(self, state: LayerState) -> Adaptation:
         gradient_powers = squared_modulus(state.gradient)
@@ -143,7 +135,7 @@ class AdaptiveAugmentation(Augmentation):
 
     def _features(self, state: LayerState, gradient_powers: Tensor, natural_step: Tensor) -> Tensor:
         """Logarithms of ratios of powers: [batch, 7]. gradient_powers: |g|², [batch, b]."""
-        y, residual, code = _power(state.y), _power(state.residual), _power(state.code)
+        y, residual, code = (squared_modulus(value).mean(1) for value in (state.y, state.residual, state.code))
         gradient_power, peak = gradient_powers.mean(1), gradient_powers.amax(1)
         modulus = torch.sqrt(gradient_powers + torch.finfo(y.dtype).tiny)
         columns = [
@@ -167,18 +159,6 @@ def initialise(module: nn.Module, generator: torch.Generator) -> None:
                 parameter.normal_(std=(2.0 / fan_in) ** 0.5, generator=generator)
             else:
                 parameter.zero_()
-
-
-def start_head(head: nn.Linear, value: float) -> None:
-    """Let softplus(head(·)) start at `value`, exactly: the weights of the head start at zero."""
-    with torch.no_grad():
-        head.weight.zero_()
-        head.bias.fill_(inverse_softplus(value))
-
-
-def _power(values: Tensor) -> Tensor:
-    """Mean of |.|²: [batch, k] -> [batch]."""
-    return squared_modulus(values).mean(1)
 
 
 def _log_ratio(top: Tensor, bottom: Tensor) -> Tensor:

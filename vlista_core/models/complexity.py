@@ -64,15 +64,10 @@ def _inputs(model: UnfoldedModel, m: int, n: int, batch: int) -> tuple[Tensor, L
     return y, DenseMap(phi), torch.zeros(batch, dtype=model.dtype.to_real())
 
 
-def _cholesky_flops(matrix: list[int], *_: object, **__: object) -> int:
-    return 2 * (matrix[-1] ** 3 // 6)
-
-
-def _triangular_flops(matrix: list[int], right: list[int], *_: object, **__: object) -> int:
-    return matrix[-1] ** 2 * right[-1] if right[-1] > 1 else 0
-
-
 _FACTORISATIONS = {
-    torch.ops.aten.linalg_cholesky_ex: _cholesky_flops,
-    torch.ops.aten.linalg_solve_triangular: _triangular_flops,
+    torch.ops.aten.linalg_cholesky_ex: lambda matrix, *_, **__: 2 * (matrix[-1] ** 3 // 6),
+    torch.ops.aten.linalg_solve_triangular: lambda matrix, right, *_, **__: (
+        matrix[-1] ** 2 * right[-1] if right[-1] > 1 else 0
+    ),
 }
+"""Floating-point operations from the shapes of the arguments."""

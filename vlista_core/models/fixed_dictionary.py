@@ -1,13 +1,19 @@
-"""What the networks share whose dictionary Ψ [n, b] is given: A = ΦΨ, its analytic weights, support selection, checks."""
+"""What the networks share whose dictionary Ψ [n, b] is given: A = ΦΨ, its analytic weights, support selection, checks.
+
+ALISTA's analytic weights W have the least generalised coherence with A: min ‖WᴴA‖_F² subject to w_iᴴa_i = 1 has the solution
+w_i = (AAᴴ)⁻¹a_i / (a_iᴴ(AAᴴ)⁻¹a_i), one column per atom (Liu et al. 2019).
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
 
 from vlista_core.dictionaries import LearnedMap
+from vlista_core.linalg import solve_hermitian
 from vlista_core.linops import DenseMap, IdentityMap, LinearMap
-from vlista_core.models.analytic import analytic_weights
 from vlista_core.models.base import Loss, UnfoldedModel
 from vlista_core.prox import soft_threshold_with_selection
 
@@ -18,6 +24,8 @@ class FixedDictionaryNetwork(UnfoldedModel):
     """Layers on A = ΦΨ with a given Ψ: a matrix, a learned one, or None for the canonical one."""
 
     dictionary: Tensor | LearnedMap | None
+    selection = False
+    """Whether the largest entries of a layer stay unshrunk, as LISTA-CPSS has it."""
 
     def __init__(
         self,
@@ -27,17 +35,15 @@ class FixedDictionaryNetwork(UnfoldedModel):
         *,
         made_for: Tensor | None = None,
         measurements: int | None = None,
-        selection: bool = False,
         loss: Loss = "mse",
         early_weight: float = 0.0,
     ) -> None:
         """dictionary: [n, b]; made_for: weights [m, b] for one Φ, which fix m (or `measurements` does) and, without a
-        dictionary, n; selection: leave the largest entries of a layer unshrunk, as LISTA-CPSS does."""
+        dictionary, n."""
         measurements = measurements if made_for is None else made_for.shape[0]
         known = made_for.mT if dictionary is None and made_for is not None else dictionary
         length = None if known is None else known.shape[0]
         super().__init__(layers, dtype, measurements=measurements, length=length, loss=loss, early_weight=early_weight)
-        self.selection = selection
         if dictionary is not None and dictionary.dtype != dtype:
             raise ValueError(f"dictionary must have the model's dtype {dtype}, got {dictionary.dtype}")
         if isinstance(dictionary, LearnedMap):
@@ -59,6 +65,26 @@ class FixedDictionaryNetwork(UnfoldedModel):
         """η^p of layer t = 0, 1, …, which may leave a share p_t of the entries unshrunk: 1.2 % more per layer, at most 13 %."""
         share = min(_SELECTION_STEP * (t + 1), _SELECTION_MOST) if self.selection else 0.0
         return soft_threshold_with_selection(code, threshold, share)
+
+
+def analytic_weights(matrix: Tensor) -> Tensor:
+    """W: [..., m, b] for A: [..., m, b]. Columns of A that are zero get a zero weight."""
+    whitened, gain = whitened_columns(matrix)
+    return torch.where(gain > 0, whitened / gain.clamp_min(torch.finfo(gain.dtype).tiny), torch.zeros_like(whitened))
+
+
+def whitened_columns(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """(AAᴴ)⁻¹A, the adjoint of A⁺: [..., m, b], and a_iᴴ(AAᴴ)⁻¹a_i: [..., 1, b]. W is their quotient."""
+    whitened = solve_hermitian(matrix @ matrix.mH, matrix)
+    return whitened, (matrix.conj() * whitened).sum(-2, keepdim=True).real
+
+
+def averaged_weights(matrices: Iterable[Tensor]) -> Tensor:
+    """The mean of W over several A, each [m, b]: what the paper gives ALISTA and NALISTA where Φ varies."""
+    weights = [analytic_weights(matrix) for matrix in matrices]
+    if not weights:
+        raise ValueError("matrices must hold at least one matrix [m, b], got none")
+    return torch.stack(weights).mean(0)
 
 
 def weight_map(weights: Tensor | None, a: LinearMap) -> LinearMap:

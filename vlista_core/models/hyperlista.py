@@ -18,9 +18,8 @@ from torch import Tensor
 
 from vlista_core.estimate import Estimate
 from vlista_core.linops import DenseMap, LinearMap
-from vlista_core.models.analytic import whitened_columns
 from vlista_core.models.base import Loss, sample_loss
-from vlista_core.models.fixed_dictionary import FixedDictionaryNetwork, fixed_product
+from vlista_core.models.fixed_dictionary import FixedDictionaryNetwork, fixed_product, whitened_columns
 from vlista_core.problems import Batch
 from vlista_core.prox import soft_threshold_with_selection
 

@@ -14,27 +14,20 @@ from torch import Tensor, nn
 
 from vlista_core.estimate import Estimate
 from vlista_core.linops import LinearMap
-from vlista_core.models.base import (
-    Loss,
-    UnfoldedModel,
-    matrix_parameter,
-    matrix_value,
-    positive_parameter,
-    store_matrix,
-)
-from vlista_core.models.layer import Recursion
-from vlista_core.models.noise_scale import NoiseScale, layer_scalars, threshold_unit
-from vlista_core.models.starting import LayerChoice, greedy_layers, store_positive
+from vlista_core.models.base import Loss, matrix_parameter, matrix_value, store_matrix
+from vlista_core.models.layer import Recursion, ScalarNetwork, greedy_layers
 from vlista_core.problems import Batch, check_count
 from vlista_core.prox import soft_threshold
 
 
-class LISTA(UnfoldedModel):
+class LISTA(ScalarNetwork):
     """Free matrices for each layer. `measurements` None is the form for a Φ that varies; an integer m is the classical one.
 
     It starts as ISTA of step γ for a Gaussian Φ, for which E[ΦᴴΦ] = I, with an orthonormal Ψ: W = γΨᴴ, V_t = I - γΨᴴΨ. Ψ is
     canonical where b = n, and has random orthonormal rows or columns elsewhere.
     """
+
+    search = staticmethod(greedy_layers)
 
     def __init__(
         self,
@@ -58,8 +51,7 @@ class LISTA(UnfoldedModel):
         self.atoms = atoms
         generator = generator or torch.Generator().manual_seed(0)
         psi = _orthonormal(length, atoms, dtype, generator)
-        self.threshold = positive_parameter([threshold] * layers)
-        self.noise_scale = NoiseScale(layers) if noise_aware else None
+        self.add_scalars(None, [threshold] * layers, noise_aware=noise_aware)
         self.mixing = matrix_parameter(_mixing(psi.mH @ psi, step, layers))
         if measurements is None:
             self.encoder = matrix_parameter(step * psi.mH)
@@ -73,7 +65,7 @@ class LISTA(UnfoldedModel):
         mixing = matrix_value(self.mixing, self.dtype)
         drive = self._drive(y, phi)
         code, trajectory = torch.zeros_like(drive), []
-        for t, (gain, theta) in enumerate(layer_scalars(None, self.threshold, self.noise_scale, noise_var)):
+        for t, (gain, theta) in enumerate(self.scalars(noise_var)):
             kept = code @ mixing[t - 1].mT if t else code
             code = soft_threshold(kept + gain[..., None] * drive, theta[..., None])
             trajectory.append(self._synthesis(code))
@@ -98,10 +90,10 @@ class LISTA(UnfoldedModel):
         found = []
         for step in steps:
             self._start(step, gram, analysis)
-            found.append((self._thresholds(batch), step))
+            found.append((self.choose(batch), step))
         chosen, step = min(found, key=lambda pair: pair[0][-1].error)
         self._start(step, gram, analysis)
-        store_positive(self.threshold, [layer.threshold for layer in chosen])
+        self.start_at(chosen)
 
     def _start(self, step: float, gram: Tensor, analysis: Tensor) -> None:
         """ISTA of this step. gram: ΨᴴΨ, or AᴴA where Φ is fixed: [b, b]; analysis: Ψᴴ [b, n] or Aᴴ [b, m]."""
@@ -110,16 +102,18 @@ class LISTA(UnfoldedModel):
         if self.measurements is None:
             self.scale.fill_(1.0 / step)
 
-    def _thresholds(self, batch: Batch) -> Sequence[LayerChoice]:
-        drive, mixing = self._drive(batch.y, batch.phi), matrix_value(self.mixing, self.dtype)
-        unit = threshold_unit(self.noise_scale, batch.noise_var)
-        recursion = Recursion(
-            torch.zeros_like(drive),
-            lambda t, code: drive if t == 0 else code @ mixing[t - 1].mT + drive - code,
-            lambda t, code, threshold: soft_threshold(code, threshold),
-            self._synthesis,
-        )
-        return greedy_layers(recursion, self.layers, batch.signal, (1.0,), unit)
+    def recursion(self, y: Tensor, phi: LinearMap) -> Recursion:
+        drive, mixing = self._drive(y, phi), matrix_value(self.mixing, self.dtype)
+
+        def gradient(t: int, code: Tensor) -> Tensor:
+            return drive if t == 0 else code @ mixing[t - 1].mT + drive - code
+
+        zero = torch.zeros_like(drive)
+        return Recursion(zero, gradient, lambda t, code, threshold: soft_threshold(code, threshold), self._synthesis)
+
+    def steps_to_try(self, phi: LinearMap) -> Sequence[float]:
+        """The step of ISTA is in W and V."""
+        return (1.0,)
 
     def _drive(self, y: Tensor, phi: LinearMap) -> Tensor:
         """W Φᴴy, or By where Φ is fixed: [batch, b]."""

@@ -5,21 +5,18 @@ The coupled weights are the ones that a convergent LISTA must have. η^p leaves 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
-from vlista_core.estimate import Estimate
 from vlista_core.linops import DenseMap, LinearMap
-from vlista_core.models.analytic import analytic_weights
-from vlista_core.models.base import Loss, matrix_parameter, matrix_value, positive_parameter, store_matrix
-from vlista_core.models.fixed_dictionary import FixedDictionaryNetwork, fixed_product
-from vlista_core.models.layer import Recursion
-from vlista_core.models.noise_scale import layer_scalars, threshold_unit
-from vlista_core.models.starting import STEADY_STEPS, steady_layers, store_positive
-from vlista_core.problems import Batch
+from vlista_core.models.base import Loss, matrix_parameter, matrix_value, store_matrix
+from vlista_core.models.fixed_dictionary import FixedDictionaryNetwork, analytic_weights, fixed_product
+from vlista_core.models.layer import LayerChoice, Recursion, ScalarNetwork
 
 
-class LISTACP(FixedDictionaryNetwork):
+class LISTACP(FixedDictionaryNetwork, ScalarNetwork):
     """One weight matrix per layer for one fixed Φ, each starting from ALISTA's analytic one. The dictionary is fixed."""
 
     def __init__(
@@ -36,14 +33,12 @@ class LISTACP(FixedDictionaryNetwork):
     ) -> None:
         """matrix: Φ [m, n]; dictionary: [n, b], None is canonical; threshold: θ of the first layer, to start from."""
         weights = analytic_weights(fixed_product(matrix, dictionary, dtype))
-        super().__init__(
-            layers, dictionary, dtype, made_for=weights, selection=selection, loss=loss, early_weight=early_weight
-        )
+        super().__init__(layers, dictionary, dtype, made_for=weights, loss=loss, early_weight=early_weight)
+        self.selection = selection
         self.weights = matrix_parameter(weights.expand(layers, -1, -1))
-        self.threshold = positive_parameter([threshold * 0.9**t for t in range(layers)])
+        self.add_scalars(None, [threshold * 0.9**t for t in range(layers)])
 
     def recursion(self, y: Tensor, phi: LinearMap) -> Recursion:
-        """The layers for one batch."""
         psi, a = self.system(phi)
         weights = matrix_value(self.weights, self.dtype)
 
@@ -52,15 +47,9 @@ class LISTACP(FixedDictionaryNetwork):
 
         return Recursion(y.new_zeros(len(y), psi.shape[1]), gradient, self.shrink, psi.apply)
 
-    def forward(self, y: Tensor, phi: LinearMap, noise_var: Tensor) -> Estimate:
-        return self.recursion(y, phi).run(layer_scalars(None, self.threshold, None, noise_var))
-
-    @torch.no_grad()
-    def start_from(self, batch: Batch) -> None:
-        """Start from the scale of W and the threshold level that, the same in every layer, end best on training data."""
-        recursion, unit = self.recursion(batch.y, batch.phi), threshold_unit(None, batch.noise_var)
-        chosen = steady_layers(recursion, self.layers, batch.signal, STEADY_STEPS, unit)
+    def start_at(self, chosen: Sequence[LayerChoice]) -> None:
+        """Let the layers start at these thresholds, and at the analytic weights times these steps."""
+        super().start_at(chosen)
         weights = matrix_value(self.weights, self.dtype)
         steps = weights.real.new_tensor([layer.step for layer in chosen])
         store_matrix(self.weights, steps[:, None, None] * weights)
-        store_positive(self.threshold, [layer.threshold for layer in chosen])

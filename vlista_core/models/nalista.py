@@ -38,9 +38,8 @@ class NALISTA(FixedDictionaryNetwork):
         generator: torch.Generator | None = None,
     ) -> None:
         """weights: [m, b]; dictionary: [n, b]; the generator draws the cell's weights (None: seed 0)."""
-        super().__init__(
-            layers, dictionary, dtype, made_for=weights, selection=selection, loss=loss, early_weight=early_weight
-        )
+        super().__init__(layers, dictionary, dtype, made_for=weights, loss=loss, early_weight=early_weight)
+        self.selection = selection
         check_count("hidden", hidden)
         self.hidden, self.forms_product = hidden, weights is None
         self.hold("weights", weights)

@@ -17,14 +17,13 @@ from torch import Tensor
 from vlista_core.dictionaries import LearnedMap
 from vlista_core.estimate import Estimate, Measurement
 from vlista_core.linops import DenseMap, LinearMap
-from vlista_core.models.adlista import LikelihoodBlock, build_augmentation
+from vlista_core.models.adlista import build_augmentation
 from vlista_core.models.augmentation import Kind
 from vlista_core.models.base import UnfoldedModel
-from vlista_core.models.distributions import FAMILIES, DictionaryDistribution, standard_gaussian
-from vlista_core.models.posterior import Posterior
-from vlista_core.models.prior import Prior
+from vlista_core.models.distributions import FAMILIES, DictionaryDistribution, Gaussian, standard_gaussian
+from vlista_core.models.dlista import LikelihoodBlock
+from vlista_core.models.posterior import Posterior, Prior
 from vlista_core.problems import Batch, check_count
-from vlista_core.prox import squared_modulus
 
 _CACHED = 2**20
 """Entries of the dictionaries that are drawn at a time: small enough to stay in cache; larger pieces take twice as long."""
@@ -45,15 +44,12 @@ class Elbo:
 
 
 class Run(NamedTuple):
-    """What the layers did, from the first to the last."""
+    """What the layers did, from the first to the last: s_t [batch, n], x_T [batch, b], q(Ψ_t) and Ψ_t [batch, n, b]."""
 
     signals: list[Tensor]
-    """s_t: [batch, n]."""
     code: Tensor
-    """x_T: [batch, b]."""
     posteriors: list[DictionaryDistribution]
     dictionaries: list[Tensor]
-    """Ψ_t: [batch, n, b]."""
 
 
 class VLISTA(UnfoldedModel):
@@ -125,9 +121,8 @@ class VLISTA(UnfoldedModel):
         measured = Measurement.checked(y, phi, noise_var)
         self._check_fit(measured)
         piece = max(1, _CACHED // math.prod(self.decoder.shape))
-        group = _PIECES * piece
         with torch.no_grad():
-            groups = [self._samples(part, piece, n_samples, seed) for part in _split(measured, group)]
+            groups = [self._samples(part, piece, n_samples, seed) for part in _split(measured, _PIECES * piece)]
             samples = torch.cat(groups, dim=1)
             mean = samples.mean(0)
             variance = (samples - mean).abs().square().sum(0) / (n_samples - 1)
@@ -136,34 +131,27 @@ class VLISTA(UnfoldedModel):
     def _samples(self, measured: Measurement, piece: int, n_samples: int, seed: int) -> Tensor:
         """Reconstructions [draws, batch, n], `piece` samples at a time; the first posterior serves all draws, the noise all
         samples."""
-        parts = [(part, self._posterior(self._no_code(part.y), part.y, part.phi)) for part in _split(measured, piece)]
+        nothing = measured.y.new_zeros(1, self.decoder.shape[1])
+        split = _split(measured, piece)
+        parts = [(part, self._posterior(nothing.expand(len(part.y), -1), part.y, part.phi)) for part in split]
         draws = []
         for draw in range(n_samples):
-            generator = torch.Generator().manual_seed(seed * 1_000_003 + draw)
-            shape = (1, *self.decoder.shape)
-            noise = [torch.randn(shape, generator=generator, dtype=self.dtype) for _ in range(self.layers)]
+            noise = self._noise(1, torch.Generator().manual_seed(seed * 1_000_003 + draw))
             signals = [self.run(part.y, part.phi, part.noise_var, noise, first)[0][-1] for part, first in parts]
             draws.append(torch.cat(signals))
         return torch.stack(draws)
 
     def elbo(self, batch: Batch, generator: torch.Generator) -> Elbo:
         """The bound of each sample, without a weight on the divergence; `draws` trajectories are averaged."""
-        likelihood = torch.zeros_like(batch.noise_var)
-        divergence = torch.zeros_like(batch.noise_var)
-        shape = (len(batch), *self.decoder.shape)
+        likelihood, divergence = torch.zeros_like(batch.noise_var), torch.zeros_like(batch.noise_var)
         for _ in range(self.draws):
-            noise = [
-                torch.randn(shape, generator=generator, dtype=self.dtype, device=generator.device).to(batch.y.device)
-                for _ in range(self.layers)
-            ]
+            noise = self._noise(len(batch), generator)
             signals, _, posteriors, dictionaries = self.run(batch.y, batch.phi, batch.noise_var, noise)
             for signal in signals:
                 likelihood = likelihood + gaussian_log_likelihood(batch.signal, signal, self.noise) / self.draws
             first = posteriors[0].divergence(standard_gaussian(dictionaries[0]), dictionaries[0])
-            divergence = divergence + first / self.draws
-            for t in range(1, self.layers):
-                later = self.prior.divergence(posteriors[t], dictionaries[t], dictionaries[t - 1])
-                divergence = divergence + later / self.draws
+            later = map(self.prior.divergence, posteriors[1:], dictionaries[1:], dictionaries)
+            divergence = divergence + sum(later, first) / self.draws
         return Elbo(likelihood, divergence)
 
     def training_loss(self, batch: Batch, *, generator: torch.Generator) -> Tensor:
@@ -171,9 +159,10 @@ class VLISTA(UnfoldedModel):
         bound = self.elbo(batch, generator).value(self.divergence_weight)
         return -bound.mean() / batch.signal.shape[1]
 
-    def _no_code(self, y: Tensor) -> Tensor:
-        """x_0 = 0: [batch, b]."""
-        return y.new_zeros(y.shape[0], self.decoder.shape[1])
+    def _noise(self, batch: int, generator: torch.Generator) -> list[Tensor]:
+        """Standard normal draws for each layer: [batch, n, b], on the device of the generator."""
+        shape, place = (batch, *self.decoder.shape), generator.device
+        return [torch.randn(shape, generator=generator, dtype=self.dtype, device=place) for _ in range(self.layers)]
 
     def _posterior(self, code: Tensor, y: Tensor, phi: LinearMap) -> DictionaryDistribution:
         """q(Ψ_t | x_{t-1}, y, Φ)."""
@@ -191,7 +180,7 @@ class VLISTA(UnfoldedModel):
         """noise: standard normal, [batch or 1, n, b] for each layer, None takes the means; first: q(Ψ_1) where it is known."""
         decoder = self.decoder.frozen()
         block = LikelihoodBlock(y, phi, noise_var, self.augmentation)
-        code = self._no_code(y)
+        code = y.new_zeros(y.shape[0], decoder.shape[1])
         signals, posteriors, dictionaries = [], [], []
         for t in range(self.layers):
             posterior = first if t == 0 and first is not None else self._posterior(code, y, phi)
@@ -211,8 +200,5 @@ def _split(measured: Measurement, size: int) -> list[Measurement]:
 
 def gaussian_log_likelihood(signal: Tensor, mean: Tensor, deviation: float) -> Tensor:
     """log N(signal | mean, δ²I), circular where complex. [batch, n] -> [batch]."""
-    distance = squared_modulus(signal - mean).sum(1) / deviation**2
-    n = signal.shape[1]
-    if signal.is_complex():
-        return -distance - n * math.log(math.pi * deviation**2)
-    return -0.5 * (distance + n * math.log(2.0 * math.pi * deviation**2))
+    spread = torch.full_like(signal[:1, :1].real, deviation)
+    return Gaussian(mean[:, None], spread[None]).log_density(signal[:, None])

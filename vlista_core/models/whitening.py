@@ -39,11 +39,7 @@ def whiten(measured: Measurement, covariance: Tensor) -> Measurement:
         noise = groups * posterior.whiten(identity.expand_as(posterior.factor)).abs().square().mean(1).sum(
             1, keepdim=True
         )
-    return Measurement(rows.reshape(y.shape), _as_before(white, members, measured.phi), noise.reshape(-1))
-
-
-def _as_before(matrix: Tensor, members: int, phi: LinearMap) -> LinearMap:
-    """A map that shares matrices between samples as Φ does. matrix: [distinct, m, n]."""
-    if phi.batch is None and len(matrix) == 1:
-        return DenseMap(matrix[0])
-    return GroupedMap(matrix.contiguous(), members) if members > 1 else DenseMap(matrix.contiguous())
+    phi: LinearMap = GroupedMap(white.contiguous(), members) if members > 1 else DenseMap(white.contiguous())
+    if measured.phi.batch is None and len(white) == 1:
+        phi = DenseMap(white[0])
+    return Measurement(rows.reshape(y.shape), phi, noise.reshape(-1))

@@ -13,9 +13,8 @@ from torch import Tensor
 
 from vlista_core.estimate import Estimate, Measurement
 from vlista_core.linops import LinearMap
-from vlista_core.problems import check_count
 from vlista_core.prox import soft_threshold
-from vlista_core.solvers.base import Solver, State, check_positive, iterate, relative_change, zero_code
+from vlista_core.solvers.base import Solver, State, iterate, relative_change, zero_code
 
 _DIVERGED = 10.0
 
@@ -32,10 +31,6 @@ class AMP(Solver):
     """Threshold in standard deviations of the effective noise."""
     iterations: int = 100
     tolerance: float = 1e-5
-
-    def __post_init__(self) -> None:
-        check_count("iterations", self.iterations)
-        check_positive(alpha=self.alpha, tolerance=self.tolerance)
 
     def solve(self, system: Measurement, dictionary: LinearMap) -> Estimate:
         power = system.phi.squared_frobenius_norm() / system.phi.shape[1]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
 
 from vlista_core.estimate import Estimate, Estimator, Measurement
 from vlista_core.linops import IdentityMap, LinearMap
+from vlista_core.problems import check_count
 
 State = tuple[Tensor, ...]
 Step = Callable[[Measurement, State, int], tuple[State, Tensor]]
@@ -19,10 +20,23 @@ Step = Callable[[Measurement, State, int], tuple[State, Tensor]]
 
 @dataclass(frozen=True, kw_only=True)
 class Solver(Estimator):
-    """A sparse solver for y = ΦΨx + n: a small frozen configuration, checked when it is built."""
+    """A sparse solver for y = ΦΨx + n: a small frozen configuration, checked when it is built.
+
+    Fields that are integers must be at least 1, fields that are floats positive and finite; None is allowed where declared.
+    """
 
     dictionary: LinearMap | None = None
     """Ψ: [n, atoms], shared by all samples; None is the canonical basis."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            name, kind, value = field.name, str(field.type), getattr(self, field.name)
+            if value is None and "None" in kind:
+                continue
+            if "int" in kind:
+                check_count(name, value)
+            elif "float" in kind and not 0.0 < value < math.inf:
+                raise ValueError(f"{name} must be positive and finite, got {value}")
 
     def estimate(self, y: Tensor, phi: LinearMap | Tensor, noise_var: Tensor | float) -> Estimate:
         measured = Measurement.checked(y, phi, noise_var)
@@ -105,26 +119,6 @@ def within_noise(residual: Tensor, noise_var: Tensor) -> Tensor:
     return residual.abs().square().sum(1) <= residual.shape[1] * noise_var
 
 
-def mean_column_power(a: LinearMap) -> Tensor:
-    """Mean of ‖a_j‖² over the columns, estimated from four fixed random sign vectors: [batch or 1].
-
-    E|a_jᴴz|² = ‖a_j‖², so Aᴴ is applied four times and A is never formed.
-    """
-    m = a.shape[0]
-    signs = torch.randint(0, 2, (4, m), generator=torch.Generator().manual_seed(0), dtype=torch.int64) * 2 - 1
-    probes = signs.to(a.dtype).to(a.device)
-    power = [a.adjoint(probe.expand(a.batch or 1, m)).abs().square().mean(1) for probe in probes]
-    return torch.stack(power).mean(0)
-
-
-def default_penalty(system: Measurement) -> Tensor:
-    """λ of ½‖y - Ax‖² + λ‖x‖₁ for each sample: the universal threshold of the noise, at least 1 % of λ_max. [batch]."""
-    atoms = system.phi.shape[1]
-    noise_level = torch.sqrt(system.noise_var * mean_column_power(system.phi) * 2.0 * math.log(max(atoms, 2)))
-    largest = system.phi.adjoint(system.y).abs().amax(1)
-    return torch.maximum(noise_level, 0.01 * largest)
-
-
 def nonzeros(wanted: int | None, system: Measurement) -> int:
     """How many non-zeros to look for; None is what m measurements can usually identify."""
     m, atoms = system.phi.shape
@@ -140,15 +134,3 @@ def nonzeros(wanted: int | None, system: Measurement) -> int:
 def zero_code(system: Measurement) -> Tensor:
     """x = 0: [batch, b]."""
     return system.y.new_zeros(system.y.shape[0], system.phi.shape[1])
-
-
-def gradient_step_size(a: LinearMap) -> Tensor:
-    """1/‖A‖² of each sample: [batch or 1]. The norm comes from below, so it is raised by one per cent."""
-    return 1.0 / (1.01 * a.spectral_norm()).square().clamp_min(torch.finfo(a.dtype).tiny)
-
-
-def check_positive(**values: float | None) -> None:
-    """ValueError for the first given value that is not positive and finite."""
-    for name, value in values.items():
-        if value is not None and not 0.0 < value < math.inf:
-            raise ValueError(f"{name} must be positive and finite, got {value}")

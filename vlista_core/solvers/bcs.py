@@ -16,8 +16,7 @@ from torch import Tensor
 
 from vlista_core.estimate import Estimate, Measurement
 from vlista_core.linops import IdentityMap, LinearMap
-from vlista_core.problems import check_count
-from vlista_core.solvers.base import Solver, State, check_positive, iterate
+from vlista_core.solvers.base import Solver, State, iterate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,8 +36,7 @@ class BCS(Solver):
     """A sample stops when a change raises the log likelihood by less than this share of its rise so far."""
 
     def __post_init__(self) -> None:
-        check_count("iterations", self.iterations)
-        check_positive(noise_floor=self.noise_floor, tolerance=self.tolerance)
+        super().__post_init__()
         if self.admission is not None and self.admission < 1.0:
             raise ValueError(f"admission must be at least 1 or None, got {self.admission}")
 

@@ -12,18 +12,8 @@ from torch import Tensor
 
 from vlista_core.estimate import Estimate, Measurement
 from vlista_core.linops import LinearMap
-from vlista_core.problems import check_count
 from vlista_core.prox import hard_threshold
-from vlista_core.solvers.base import (
-    Solver,
-    State,
-    check_positive,
-    iterate,
-    nonzeros,
-    relative_change,
-    within_noise,
-    zero_code,
-)
+from vlista_core.solvers.base import Solver, State, iterate, nonzeros, relative_change, within_noise, zero_code
 
 _SHRINK = 0.5
 _SAFETY = 0.99
@@ -39,12 +29,6 @@ class IHT(Solver):
     iterations: int = 300
     tolerance: float = 1e-5
     """A sample stops when its code changes by less, or when its residual is within the noise."""
-
-    def __post_init__(self) -> None:
-        check_count("iterations", self.iterations)
-        check_positive(tolerance=self.tolerance)
-        if self.n_nonzero is not None:
-            check_count("n_nonzero", self.n_nonzero)
 
     def solve(self, system: Measurement, dictionary: LinearMap) -> Estimate:
         keep = nonzeros(self.n_nonzero, system)

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from vlista_core.estimate import Estimate, Measurement
 from vlista_core.linops import LinearMap
-from vlista_core.problems import check_count
 from vlista_core.solvers.base import Solver, State, iterate, nonzeros, within_noise, zero_code
 
 
@@ -25,10 +24,6 @@ class OMP(Solver):
 
     n_nonzero: int | None = None
     """None takes what m measurements can usually identify."""
-
-    def __post_init__(self) -> None:
-        if self.n_nonzero is not None:
-            check_count("n_nonzero", self.n_nonzero)
 
     def solve(self, system: Measurement, dictionary: LinearMap) -> Estimate:
         most, m = nonzeros(self.n_nonzero, system), system.phi.shape[0]

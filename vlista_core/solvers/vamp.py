@@ -14,9 +14,8 @@ from torch import Tensor
 
 from vlista_core.estimate import Estimate, Measurement
 from vlista_core.linops import IdentityMap, LinearMap
-from vlista_core.problems import check_count
 from vlista_core.prox import bernoulli_gauss
-from vlista_core.solvers.base import Solver, State, check_positive, iterate, relative_change, zero_code
+from vlista_core.solvers.base import Solver, State, iterate, relative_change, zero_code
 
 _LEAST = 1e-6
 _ROUNDING = 10.0
@@ -44,11 +43,10 @@ class VAMP(Solver):
     tolerance: float = 1e-5
 
     def __post_init__(self) -> None:
-        check_count("iterations", self.iterations)
-        check_positive(tolerance=self.tolerance)
-        if not 0.0 < self.activity < 1.0:
+        super().__post_init__()
+        if not self.activity < 1.0:
             raise ValueError(f"activity must lie between 0 and 1, got {self.activity}")
-        if not 0.0 < self.damping <= 1.0:
+        if not self.damping <= 1.0:
             raise ValueError(f"damping must lie in (0, 1], got {self.damping}")
 
     def solve(self, system: Measurement, dictionary: LinearMap) -> Estimate:
