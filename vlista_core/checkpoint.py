@@ -7,9 +7,7 @@ marked with `register_model`: a file can never name code of its own choosing.
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Mapping
-from importlib import metadata
 from pathlib import Path
 from typing import TypeVar, cast, overload
 
@@ -18,14 +16,10 @@ from torch import Tensor, nn
 
 from vlista_core import tensorfile
 from vlista_core.configured import Configured, register, registered
-from vlista_core.tensorfile import Json
+from vlista_core.provenance import versions
+from vlista_core.tensorfile import Json, Kind
 
-FORMAT = 1
-"""Version of the layout of the file; a file of a newer one is refused."""
-
-_KIND = "model"
-_PURPOSE = "model checkpoint"
-_PACKAGES = ("vlista", "torch", "safetensors", "numpy")
+MODEL = Kind("model", "model checkpoint", format=1)
 
 ModelClass = TypeVar("ModelClass", bound=type[nn.Module])
 Model = TypeVar("Model", bound=nn.Module)
@@ -45,7 +39,7 @@ def registered_models() -> tuple[str, ...]:
 
 
 def _known() -> dict[str, type[nn.Module]]:
-    """The package's own models and the registered classes, by name. The models are imported only when they are needed."""
+    """The package's own models, imported only now, and the registered classes, by name."""
     import vlista_core.models  # noqa: F401
 
     return {name: cls for name, cls in registered().items() if issubclass(cls, nn.Module)}
@@ -64,14 +58,12 @@ def save(
             f"{name} is not a registered model, so no file of it could be loaded; mark the class with register_model"
         )
     header: dict[str, Json] = {
-        "kind": _KIND,
-        "format": FORMAT,
         "class": name,
         "configuration": tensorfile.as_json(f"{name}.configuration()", model.configuration()),
-        "versions": _versions(),
+        "versions": versions("safetensors"),
         "provenance": tensorfile.as_json("provenance", dict(provenance or {})),
     }
-    tensorfile.write(Path(path), _tensors(model), header, half=half)
+    tensorfile.write(Path(path), MODEL, _tensors(model), header, half=half)
 
 
 @overload
@@ -84,8 +76,7 @@ def load(path: Path | str, *, expected: type[nn.Module] | None = None) -> nn.Mod
     The global generators are as they were, whatever the constructor draws.
     """
     path = Path(path)
-    tensors, header = tensorfile.read(path, purpose=_PURPOSE)
-    _check_header(path, header)
+    tensors, header = tensorfile.read(path, MODEL)
     cls = _model_class(path, str(header["class"]), expected)
     try:
         with torch.random.fork_rng(devices=[]):
@@ -93,7 +84,7 @@ def load(path: Path | str, *, expected: type[nn.Module] | None = None) -> nn.Mod
     except (TypeError, KeyError, ValueError) as fault:
         raise ValueError(
             f"{path} has a configuration that {cls.__name__} does not take ({fault}); load it with the version "
-            f"that wrote it, {_written_by(header)}"
+            f"that wrote it, {tensorfile.written_by(header)}"
         ) from fault
     module = cast(nn.Module, model)
     tensorfile.check_fit(path, cls.__name__, tensors, _tensors(module))
@@ -103,22 +94,7 @@ def load(path: Path | str, *, expected: type[nn.Module] | None = None) -> nn.Mod
 
 def read_header(path: Path | str) -> dict[str, Json]:
     """The header of a model file: class, configuration, versions, provenance. No tensor is read."""
-    header = tensorfile.read_header(Path(path), purpose=_PURPOSE)
-    _check_header(Path(path), header)
-    return header
-
-
-def _check_header(path: Path, header: Mapping[str, Json]) -> None:
-    if header.get("kind") != _KIND:
-        raise ValueError(
-            f"{path} is a {header.get('kind')!s} file and no {_PURPOSE}; use one that checkpoint.save wrote"
-        )
-    version = header.get("format")
-    if version != FORMAT:
-        raise ValueError(
-            f"{path} has format {version}, and this version of vlista reads format {FORMAT}; install the version "
-            f"that wrote it, {_written_by(header)}, or a newer one"
-        )
+    return tensorfile.read_header(Path(path), MODEL)
 
 
 def _model_class(path: Path, name: str, expected: type[nn.Module] | None) -> type[nn.Module]:
@@ -142,18 +118,3 @@ def _tensors(model: nn.Module) -> dict[str, Tensor]:
             raise ValueError(f"{name} of {type(model).__name__} is a {type(value).__name__}; only tensors can be saved")
         tensors[name] = value
     return tensors
-
-
-def _versions() -> dict[str, Json]:
-    versions: dict[str, Json] = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            versions[package] = "not installed"
-    return versions
-
-
-def _written_by(header: Mapping[str, Json]) -> str:
-    versions = header.get("versions")
-    return f"vlista {versions.get('vlista', 'unknown')}" if isinstance(versions, dict) else "vlista of unknown version"

@@ -14,13 +14,11 @@ import torch
 
 from vlista_core.tensorfile import Json
 
-_PACKAGES = ("vlista", "torch", "numpy")
-
 
 def environment(*packages: str) -> dict[str, Json]:
     """Versions (of `packages` too), the kind of machine and the commit, as they are now."""
     return {
-        "versions": {"python": platform.python_version(), **{name: _version(name) for name in (*_PACKAGES, *packages)}},
+        "versions": versions(*packages),
         "machine": {
             "system": platform.system(),
             "processor": platform.machine(),
@@ -36,11 +34,15 @@ def now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
+def versions(*packages: str) -> dict[str, Json]:
+    """Of Python, of the packages that all figures depend on and of `packages`; None for what is not installed."""
+    found: dict[str, Json] = {"python": platform.python_version()}
+    for name in ("vlista", "torch", "numpy", *packages):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = None
+    return found
 
 
 def _commit() -> str | None:

@@ -53,7 +53,7 @@ def test_statistics_are_as_stated() -> None:
 
 
 def test_complex_draws_have_unit_power() -> None:
-    batch = SyntheticProblem(length=100, rows=50, nonzeros=10, data_type=torch.complex64).sample(500, seed=0)
+    batch = SyntheticProblem(length=100, rows=50, nonzeros=10, dtype=torch.complex64).sample(500, seed=0)
     assert ((batch.signal != 0).sum(1) == 10).all()
     assert float(batch.signal.abs().square().sum(1).mean()) == pytest.approx(10.0, rel=0.03)
     assert torch.equal(batch.y, batch.phi.apply(batch.signal))

@@ -15,7 +15,7 @@ from vlista_core.models import ADLISTA, ALISTA, DLISTA, LISTA, NALISTA, VLISTA, 
 from vlista_core.models.analytic import averaged_weights
 from vlista_core.solvers import BCS, FISTA, ISTA, Solver, select_hyperparameters
 from vlista_core.solvers.selection import Value
-from vlista_core.training.result import TrainingResult
+from vlista_core.training import TrainingResult
 
 LAYERS = 3
 AVERAGED = 64

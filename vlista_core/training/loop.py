@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, cast
@@ -19,22 +19,24 @@ import torch
 from torch import Tensor, nn
 
 from vlista_core.draws import sample_generators
+from vlista_core.estimate import Estimator
 from vlista_core.problems import Batch
 from vlista_core.progress import Report
 from vlista_core.tensorfile import Json
-from vlista_core.training import resume
-from vlista_core.training.rates import PLATEAU_DROP, PLATEAU_FLOOR, plateau, rate_factor
-from vlista_core.training.result import DivergedError, Record
+from vlista_core.training import state
 from vlista_core.training.stream import Stream
-from vlista_core.training.validation import validate
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-    from vlista_core.training.trainer import Trainer
+    from vlista_core.training.trainer import Metric, Schedule, Trainer
 
 FAILURE_DROP = 0.5
 """A non-finite loss, gradient or validation figure halves the learning rates."""
+PLATEAU_DROP = 0.1
+"""A plateau divides the rates by ten, as in the paper."""
+PLATEAU_FLOOR = 1e-3
+"""Plateaus lower the rates no further than to this share of where they started."""
 
 
 class Work:
@@ -63,9 +65,7 @@ class LossModule(nn.Module):
 
     def forward(self, work: Work) -> Tensor:
         """The mean loss of the samples of `work.batch`: a scalar."""
-        if self._draws:
-            return self._loss(work.batch, generator=work.generator)
-        return self._loss(work.batch)
+        return self._loss(work.batch, **({"generator": work.generator} if self._draws else {}))
 
 
 class Loop:
@@ -85,8 +85,8 @@ class Loop:
         self.model, self.optimizer = model, optimizer
         self.module, self.stepper = fabric.setup(loss_module, optimizer)
         self.rates = [float(group["lr"]) for group in optimizer.param_groups]
-        self.counters = resume.Counters()
-        self.good = resume.Snapshot.of(model, optimizer)
+        self.counters = state.Counters()
+        self.good = state.Snapshot.of(model, optimizer)
         self.best: dict[str, Tensor] | None = None
         self._losses: list[float] = []
         self._last_loss = math.nan
@@ -94,7 +94,7 @@ class Loop:
 
     def resume_from(self, path: Path, run: Mapping[str, Json]) -> None:
         """Go on from the state in `path`."""
-        self.counters, self.good, self.best = resume.read(path, self.model, run)
+        self.counters, self.good, self.best = state.read(path, self.model, run)
         self.good.restore(self.model, self.optimizer)
         self._started = time.perf_counter() - self.counters.seconds
 
@@ -117,8 +117,9 @@ class Loop:
                 self._validate()
                 due = counters.step % (plan.checkpoint_every or plan.validate_every) == 0 or progress >= 1.0
                 if due and path is not None and self.fabric.is_global_zero:
-                    resume.write(path, counters, self.good, self.best, run)
-            self._report(progress)
+                    state.write(path, counters, self.good, self.best, run)
+            best = math.nan if counters.best_validation is None else counters.best_validation
+            self.report(progress, self._last_loss, best, counters.step * plan.batch_size / max(counters.seconds, 1e-9))
         if self.best is None:
             self._give_up("no validation figure was finite")
         self.model.load_state_dict(self.best)
@@ -131,12 +132,6 @@ class Loop:
             return counters.step / plan.total_steps
         counters.seconds = float(self.fabric.broadcast(counters.seconds))
         return counters.seconds / (plan.seconds or 1.0)
-
-    def _report(self, share: float) -> None:
-        counters = self.counters
-        best = math.nan if counters.best_validation is None else counters.best_validation
-        speed = counters.step * self.plan.batch_size / max(counters.seconds, 1e-9)
-        self.report(share, self._last_loss, best, speed)
 
     def _set_rates(self, progress: float) -> None:
         factor = self.counters.scale * rate_factor(self.plan.schedule, progress, self.plan.warmup)
@@ -187,9 +182,9 @@ class Loop:
         if not math.isfinite(value):
             self._fail("the validation figure")
             return
-        self.good = resume.Snapshot.of(self.model, self.optimizer)
+        self.good = state.Snapshot.of(self.model, self.optimizer)
         rate = float(self.optimizer.param_groups[0]["lr"])
-        counters.history.append(Record(counters.step, counters.seconds, loss, value, rate))
+        counters.history.append(state.Record(counters.step, counters.seconds, loss, value, rate))
         if counters.best_validation is None or value < counters.best_validation:
             counters.best_validation, counters.best_step = value, counters.step
             self.best = self.good.model
@@ -215,11 +210,60 @@ class Loop:
 
     def _give_up(self, why: str) -> NoReturn:
         self.model.load_state_dict(self.best if self.best is not None else self.good.model)
-        raise DivergedError(
+        raise state.DivergedError(
             f"training gave up at step {self.counters.step}: {why}, with the learning rates already multiplied by "
             f"{self.counters.scale:g}; lower learning_rate, set clip_norm, or check the model's loss (the model holds "
             "its last good weights)"
         )
+
+
+def rate_factor(schedule: Schedule, progress: float, warmup: float) -> float:
+    """What multiplies every group's learning rate once the share `progress` of the budget is spent.
+
+    The rate rises linearly over the share `warmup`, then stays (plateau, constant) or follows half a cosine to zero.
+    """
+    if progress < warmup:
+        return max(progress / warmup, 1e-3)
+    if schedule != "cosine":
+        return 1.0
+    share = (min(progress, 1.0) - warmup) / (1.0 - warmup)
+    return 0.5 * (1.0 + math.cos(math.pi * share))
+
+
+def plateau(validations: list[float], since: int, patience: int) -> bool:
+    """Whether `patience` validations have passed since the best one and since the last drop.
+
+    `since`: how many validations there were at the last drop.
+    """
+    best = validations.index(min(validations))
+    return len(validations) - max(best + 1, since) >= patience
+
+
+@torch.no_grad()
+def validate(model: nn.Module, batches: Iterable[Batch], metric: Metric | None, fabric: Fabric) -> float:
+    """The figure over the batches of all processes, in full precision; NaN where it is not finite.
+
+    Without a metric it is the NMSE in dB as a ratio of sums, Σ‖ŝ - s‖² / Σ‖s‖².
+    """
+    if not isinstance(model, Estimator):
+        raise ValueError(f"model must be an Estimator to be validated, got {type(model).__name__}")
+    sums = torch.zeros(2, dtype=torch.float64)
+    model.eval()
+    for batch in batches:
+        moved = batch.to(fabric.device)
+        signal = model.estimate(moved.y, moved.phi, moved.noise_var).signal
+        if metric is None:
+            error, energy = (signal - moved.signal).abs(), moved.signal.abs()
+            pair = float(error.double().square().sum()), float(energy.double().square().sum())
+        else:
+            pair = len(batch) * float(metric(signal, moved)), float(len(batch))
+        sums += torch.tensor(pair, dtype=torch.float64)
+    model.train()
+    total = fabric.all_reduce(sums.to(fabric.device), reduce_op="sum")
+    ratio = float(total[0] / total[1])
+    if not math.isfinite(ratio):
+        return math.nan
+    return ratio if metric is not None else 10.0 * math.log10(max(ratio, 1e-30))
 
 
 def parameter_groups(model: nn.Module, learning_rate: float, weight_decay: float) -> list[dict[str, Any]]:
@@ -233,15 +277,12 @@ def parameter_groups(model: nn.Module, learning_rate: float, weight_decay: float
         raise ValueError(f"model must hold its parameters, but {', '.join(meta)} are on the meta device")
     own = getattr(model, "parameter_groups", None)
     groups = own() if callable(own) else [{"params": list(trainable.values()), "name": "all"}]
-    known = {"params", "lr", "weight_decay", "name"}
-    checked = []
-    for group in groups:
-        if extra := sorted(set(group) - known):
-            raise ValueError(
-                f"a group of parameter_groups() may have {', '.join(sorted(known))}, got {', '.join(extra)}"
-            )
-        checked.append({"lr": learning_rate, "weight_decay": weight_decay, **group, "params": list(group["params"])})
-    covered = {id(p) for group in checked for p in group["params"]}
+    if extra := sorted({key for group in groups for key in group} - {"params", "lr", "weight_decay", "name"}):
+        raise ValueError(
+            f"a group of parameter_groups() may have lr, name, params, weight_decay, got {', '.join(extra)}"
+        )
+    groups = [{"lr": learning_rate, "weight_decay": weight_decay, **g, "params": list(g["params"])} for g in groups]
+    covered = {id(p) for group in groups for p in group["params"]}
     if left := [name for name, p in trainable.items() if id(p) not in covered]:
         raise ValueError(f"parameter_groups() of {type(model).__name__} leaves out {', '.join(left)}")
-    return checked
+    return groups
