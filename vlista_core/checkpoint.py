@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeVar, cast, overload
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from vlista_core import tensorfile
 from vlista_core.configured import Configured, register, registered
@@ -29,20 +29,15 @@ def register_model(cls: ModelClass) -> ModelClass:
     """Class decorator: files of this class can be loaded. Another class of the same name is refused."""
     if not (issubclass(cls, nn.Module) and issubclass(cls, Configured)):
         raise ValueError(f"{cls.__name__} cannot be registered as a model: it must be an nn.Module and Configured")
-    _known()  # the package's own models hold their names
+    registered_models()  # the package's own models hold their names
     return register(cls)
 
 
-def registered_models() -> tuple[str, ...]:
-    """The names of the classes that `load` knows, sorted."""
-    return tuple(sorted(_known()))
-
-
-def _known() -> dict[str, type[nn.Module]]:
-    """The package's own models, imported only now, and the registered classes, by name."""
+def registered_models() -> dict[str, type[nn.Module]]:
+    """The classes that `load` knows, by name: the package's own models, imported only now, and the registered ones."""
     import vlista_core.models  # noqa: F401
 
-    return {name: cls for name, cls in registered().items() if issubclass(cls, nn.Module)}
+    return {name: cls for name, cls in sorted(registered().items()) if issubclass(cls, nn.Module)}
 
 
 def save(
@@ -53,7 +48,7 @@ def save(
     half: in half precision, for a smaller file; the model that `load` gives back has rounded weights.
     """
     name = type(model).__name__
-    if _known().get(name) is not type(model) or not isinstance(model, Configured):
+    if registered_models().get(name) is not type(model) or not isinstance(model, Configured):
         raise ValueError(
             f"{name} is not a registered model, so no file of it could be loaded; mark the class with register_model"
         )
@@ -63,7 +58,7 @@ def save(
         "versions": versions("safetensors"),
         "provenance": tensorfile.as_json("provenance", dict(provenance or {})),
     }
-    tensorfile.write(Path(path), MODEL, _tensors(model), header, half=half)
+    tensorfile.write(Path(path), MODEL, model.state_dict(), header, half=half)
 
 
 @overload
@@ -77,17 +72,28 @@ def load(path: Path | str, *, expected: type[nn.Module] | None = None) -> nn.Mod
     """
     path = Path(path)
     tensors, header = tensorfile.read(path, MODEL)
-    cls = _model_class(path, str(header["class"]), expected)
+    name = str(header["class"])
+    known = registered_models()
+    cls = known.get(name)
+    if expected is not None and expected.__name__ != name and not (cls is not None and issubclass(cls, expected)):
+        raise ValueError(
+            f"{path} holds a model of class {name}, not {expected.__name__}; give another file or expected={name}"
+        )
+    if cls is None:
+        raise ValueError(
+            f"{path} holds a model of the unknown class {name}; import its module first (known classes: "
+            f"{', '.join(known) or 'none'})"
+        )
     try:
         with torch.random.fork_rng(devices=[]):
             model = cast(type[Configured], cls).from_configuration(cast(dict[str, Json], header["configuration"]))
     except (TypeError, KeyError, ValueError) as fault:
         raise ValueError(
-            f"{path} has a configuration that {cls.__name__} does not take ({fault}); load it with the version "
+            f"{path} has a configuration that {name} does not take ({fault}); load it with the version "
             f"that wrote it, {tensorfile.written_by(header)}"
         ) from fault
     module = cast(nn.Module, model)
-    tensorfile.check_fit(path, cls.__name__, tensors, _tensors(module))
+    tensorfile.check_fit(path, name, tensors, module.state_dict())
     module.load_state_dict(tensors)
     return module.eval()
 
@@ -95,26 +101,3 @@ def load(path: Path | str, *, expected: type[nn.Module] | None = None) -> nn.Mod
 def read_header(path: Path | str) -> dict[str, Json]:
     """The header of a model file: class, configuration, versions, provenance. No tensor is read."""
     return tensorfile.read_header(Path(path), MODEL)
-
-
-def _model_class(path: Path, name: str, expected: type[nn.Module] | None) -> type[nn.Module]:
-    cls = _known().get(name)
-    if expected is not None and expected.__name__ != name and not (cls is not None and issubclass(cls, expected)):
-        raise ValueError(
-            f"{path} holds a model of class {name}, not {expected.__name__}; give another file or expected={name}"
-        )
-    if cls is None:
-        known = ", ".join(registered_models()) or "none"
-        raise ValueError(
-            f"{path} holds a model of the unknown class {name}; import its module first (known classes: {known})"
-        )
-    return cls
-
-
-def _tensors(model: nn.Module) -> dict[str, Tensor]:
-    tensors: dict[str, Tensor] = {}
-    for name, value in model.state_dict().items():
-        if not isinstance(value, Tensor):
-            raise ValueError(f"{name} of {type(model).__name__} is a {type(value).__name__}; only tensors can be saved")
-        tensors[name] = value
-    return tensors

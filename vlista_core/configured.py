@@ -93,7 +93,8 @@ def register(cls: Class) -> Class:
 
 def argument(cls: Class) -> Class:
     """Class decorator: instances, of a frozen dataclass or of a Configured class, can be arguments of Configured classes."""
-    if not (issubclass(cls, Configured) or _is_frozen_dataclass(cls)):
+    frozen = getattr(getattr(cls, "__dataclass_params__", None), "frozen", False)
+    if not (frozen or issubclass(cls, Configured)):
         raise ValueError(f"{cls.__name__} must be a frozen dataclass or a subclass of Configured to be an argument")
     return register(cls)
 
@@ -145,8 +146,3 @@ def decode(value: Json) -> object:
     if issubclass(cls, Configured):
         return cls.from_configuration(cast(dict[str, Json], value["configuration"]))
     return cls(**{key: decode(entry) for key, entry in cast(dict[str, Json], value["fields"]).items()})
-
-
-def _is_frozen_dataclass(cls: type) -> bool:
-    parameters = getattr(cls, "__dataclass_params__", None)
-    return parameters is not None and bool(parameters.frozen)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 
 Report = Callable[[float, float, float, float], None]
 """(share of the budget spent, loss, best validation, samples a second)."""
@@ -26,15 +26,19 @@ def listening(report: Report) -> Iterator[None]:
         _listener.reset(token)
 
 
+def terminal_bar(*columns: ProgressColumn, shown: bool = True) -> Progress:
+    """A bar on stderr; disabled unless it is to be shown and both outputs are terminals."""
+    disable = not (shown and sys.stderr.isatty() and sys.stdout.isatty())
+    console = Console(stderr=True)
+    return Progress(*columns, console=console, redirect_stdout=False, redirect_stderr=False, disable=disable)
+
+
 @contextmanager
 def progress_bar(name: str, *, shown: bool) -> Iterator[Report]:
     """Give a function that updates the bar; it does nothing unless `shown` and both outputs are terminals."""
     listener = _listener.get()
     if listener is not None:
         yield listener
-        return
-    if not (shown and sys.stderr.isatty() and sys.stdout.isatty()):
-        yield lambda share, loss, validation, speed: None
         return
     columns = (
         TextColumn("{task.description}"),
@@ -43,7 +47,7 @@ def progress_bar(name: str, *, shown: bool) -> Iterator[Report]:
         TextColumn("{task.fields[speed]:.0f} samples/s"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), redirect_stdout=False, redirect_stderr=False) as bar:
+    with terminal_bar(*columns, shown=shown) as bar:
         task = bar.add_task(name, total=1.0, loss=float("nan"), validation=float("nan"), speed=0.0)
 
         def report(share: float, loss: float, validation: float, speed: float) -> None:

@@ -57,6 +57,8 @@ def write(
     complex_names: list[str] = []
     half_names: list[str] = []
     for name, tensor in tensors.items():
+        if not isinstance(tensor, Tensor):
+            raise ValueError(f"{name} is a {type(tensor).__name__}; only tensors can be saved")
         value = tensor.detach()
         if value.is_complex():
             complex_names.append(name)

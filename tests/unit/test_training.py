@@ -329,7 +329,7 @@ def test_resume_is_bit_for_bit_with_two_threads_and_products_large_enough_for_bo
     problem.fails_from = 64 * 8
     with pytest.raises(OSError, match="the data is gone"):
         trained(broken, problem, **settings, checkpoint=tmp_path / "run")
-    assert run_state(tmp_path / "run")["counters"]["step"] == 6
+    assert run_state(tmp_path / "run")["result"]["steps"] == 6
     problem.fails_from = None
     trained(resumed, problem, **settings, checkpoint=tmp_path / "run", resume=True)
     assert same(weights(whole), weights(resumed))
@@ -339,12 +339,12 @@ def test_checkpoints_come_as_often_as_asked(tmp_path: Path) -> None:
     seen = []
 
     def metric(signal: Tensor, batch: Batch) -> float:
-        seen.append(run_state(tmp_path / "run")["counters"]["step"] if (tmp_path / "run").exists() else 0)
+        seen.append(run_state(tmp_path / "run")["result"]["steps"] if (tmp_path / "run").exists() else 0)
         return 1.0
 
     trained(ToyModel(), metric=metric, validation_samples=8, checkpoint_every=10, steps=23, checkpoint=tmp_path / "run")
     assert seen == [0, 0, 10, 10, 20]
-    assert run_state(tmp_path / "run")["counters"]["step"] == 23
+    assert run_state(tmp_path / "run")["result"]["steps"] == 23
 
 
 def test_resume_of_another_run_names_what_differs(tmp_path: Path) -> None:
@@ -395,9 +395,10 @@ def test_wrong_models_and_arguments_of_fit_are_named() -> None:
 def test_a_checkpoint_that_cannot_be_a_file_is_refused_before_training(tmp_path: Path) -> None:
     problem = ToyProblem()
     (tmp_path / "file").touch()
-    for path in (tmp_path, tmp_path / "file" / "run"):
-        with pytest.raises(ValueError, match="checkpoint must be a file that can be written"):
-            trained(ToyModel(), problem, checkpoint=path)
+    with pytest.raises(ValueError, match="checkpoint must be a file, got the folder"):
+        trained(ToyModel(), problem, checkpoint=tmp_path)
+    with pytest.raises(ValueError, match="output folder cannot be made"):
+        trained(ToyModel(), problem, checkpoint=tmp_path / "file" / "run")
     assert problem.calls == []
 
 

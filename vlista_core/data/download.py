@@ -6,7 +6,6 @@ import http.client
 import io
 import shutil
 import subprocess
-import sys
 import tarfile
 import tempfile
 import urllib.error
@@ -18,8 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+from vlista_core.progress import terminal_bar
 
 _SECONDS_OF_SILENCE = 5.0
 _NPM_SECONDS = 1800.0
@@ -138,9 +138,7 @@ def unpack(archive: bytes, origin: str) -> dict[str, bytes]:
 @contextmanager
 def _progress_bar(name: str, size: int | None) -> Iterator[Callable[[int], None]]:
     """Give a function that moves the bar by a number of bytes; nothing is shown unless both outputs are terminals."""
-    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn()
-    shown = sys.stderr.isatty() and sys.stdout.isatty()
-    quiet = {"redirect_stdout": False, "redirect_stderr": False, "disable": not shown}
-    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), **quiet) as bar:
+    columns = BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()
+    with terminal_bar(TextColumn("{task.description}"), *columns) as bar:
         task = bar.add_task(name, total=size)
         yield lambda count: bar.advance(task, count)

@@ -69,7 +69,7 @@ class LossModule(nn.Module):
 
 
 class Loop:
-    """One run of training: tensors and counters, and the steps that change them."""
+    """One run of training: tensors and result, and the steps that change them."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Loop:
         self.model, self.optimizer = model, optimizer
         self.module, self.stepper = fabric.setup(loss_module, optimizer)
         self.rates = [float(group["lr"]) for group in optimizer.param_groups]
-        self.counters = state.Counters()
+        self.result = state.TrainingResult()
         self.good = state.Snapshot.of(model, optimizer)
         self.best: dict[str, Tensor] | None = None
         self._losses: list[float] = []
@@ -94,16 +94,16 @@ class Loop:
 
     def resume_from(self, path: Path, run: Mapping[str, Json]) -> None:
         """Go on from the state in `path`."""
-        self.counters, self.good, self.best = state.read(path, self.model, run)
+        self.result, self.good, self.best = state.read(path, self.model, run)
         self.good.restore(self.model, self.optimizer)
-        self._started = time.perf_counter() - self.counters.seconds
+        self._started = time.perf_counter() - self.result.seconds
 
     def run(self, path: Path | None, run: Mapping[str, Json]) -> None:
         """Train until the budget is spent, at least one step, and leave the best weights in the model; rank 0 writes `path`."""
-        counters, plan = self.counters, self.plan
+        result, plan = self.result, self.plan
         self.model.train()
         progress = self._progress()
-        while progress < 1.0 or counters.step == 0:
+        while progress < 1.0 or result.steps == 0:
             self._set_rates(progress)
             loss = self._step()
             if loss is None:
@@ -111,30 +111,30 @@ class Loop:
             else:
                 self._losses.append(loss)
                 self._last_loss = loss
-            counters.step += 1
+            result.steps += 1
             progress = self._progress()
-            if counters.step % plan.validate_every == 0 or progress >= 1.0:
+            if result.steps % plan.validate_every == 0 or progress >= 1.0:
                 self._validate()
-                due = counters.step % (plan.checkpoint_every or plan.validate_every) == 0 or progress >= 1.0
+                due = result.steps % (plan.checkpoint_every or plan.validate_every) == 0 or progress >= 1.0
                 if due and path is not None and self.fabric.is_global_zero:
-                    state.write(path, counters, self.good, self.best, run)
-            best = math.nan if counters.best_validation is None else counters.best_validation
-            self.report(progress, self._last_loss, best, counters.step * plan.batch_size / max(counters.seconds, 1e-9))
+                    state.write(path, result, self.good, self.best, run)
+            speed = result.steps * plan.batch_size / max(result.seconds, 1e-9)
+            self.report(progress, self._last_loss, result.best_validation, speed)
         if self.best is None:
             self._give_up("no validation figure was finite")
         self.model.load_state_dict(self.best)
 
     def _progress(self) -> float:
         """Share of the budget spent; rank 0's clock counts."""
-        plan, counters = self.plan, self.counters
-        counters.seconds = time.perf_counter() - self._started
+        plan, result = self.plan, self.result
+        result.seconds = time.perf_counter() - self._started
         if plan.total_steps is not None:
-            return counters.step / plan.total_steps
-        counters.seconds = float(self.fabric.broadcast(counters.seconds))
-        return counters.seconds / (plan.seconds or 1.0)
+            return result.steps / plan.total_steps
+        result.seconds = float(self.fabric.broadcast(result.seconds))
+        return result.seconds / (plan.seconds or 1.0)
 
     def _set_rates(self, progress: float) -> None:
-        factor = self.counters.scale * rate_factor(self.plan.schedule, progress, self.plan.warmup)
+        factor = self.result.scale * rate_factor(self.plan.schedule, progress, self.plan.warmup)
         for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
             group["lr"] = rate * factor
 
@@ -143,7 +143,7 @@ class Loop:
         self.optimizer.zero_grad(set_to_none=True)
         last, share = self.stream.slices[-1], 1.0 / len(self.stream.slices)
         mean = torch.zeros((), device=self.fabric.device)
-        for number, batch in self.stream.training(self.counters.step):
+        for number, batch in self.stream.training(self.result.steps):
             work = Work(batch.to(self.fabric.device), self._generator(number))
             alone = self.fabric.world_size == 1
             with nullcontext() if alone else self.fabric.no_backward_sync(self.module, enabled=number != last):
@@ -167,16 +167,16 @@ class Loop:
 
     def _generator(self, number: int) -> torch.Generator:
         """The generator of one slice of this step, on the batch's device: a function of (seed, step, slice)."""
-        index = self.counters.step * self.stream.total_slices + number
+        index = self.result.steps * self.stream.total_slices + number
         (generator,) = sample_generators(self.stream.seed, "train", [index], stream="training_loss")
         if self.fabric.device.type == "cpu":
             return generator
         return torch.Generator(self.fabric.device).manual_seed(generator.initial_seed())
 
     def _validate(self) -> None:
-        counters, plan = self.counters, self.plan
+        result, plan = self.result, self.plan
         value = validate(self.model, self.stream.validation(), plan.metric, self.fabric)
-        counters.seconds = time.perf_counter() - self._started
+        result.seconds = time.perf_counter() - self._started
         loss = math.fsum(self._losses) / len(self._losses) if self._losses else math.nan
         self._losses = []
         if not math.isfinite(value):
@@ -184,35 +184,35 @@ class Loop:
             return
         self.good = state.Snapshot.of(self.model, self.optimizer)
         rate = float(self.optimizer.param_groups[0]["lr"])
-        counters.history.append(state.Record(counters.step, counters.seconds, loss, value, rate))
-        if counters.best_validation is None or value < counters.best_validation:
-            counters.best_validation, counters.best_step = value, counters.step
+        result.history += (state.Record(result.steps, result.seconds, loss, value, rate),)
+        if self.best is None or value < result.best_validation:
+            result.best_validation, result.best_step = value, result.steps
             self.best = self.good.model
-        if plan.schedule == "plateau" and counters.scale * PLATEAU_DROP >= PLATEAU_FLOOR * (1 - 1e-9):
-            figures = [record.validation for record in counters.history]
-            if plateau(figures, counters.plateau_from, plan.patience):
-                counters.scale *= PLATEAU_DROP
-                counters.plateau_from = len(figures)
+        if plan.schedule == "plateau" and result.scale * PLATEAU_DROP >= PLATEAU_FLOOR * (1 - 1e-9):
+            figures = [record.validation for record in result.history]
+            if plateau(figures, result.plateau_from, plan.patience):
+                result.scale *= PLATEAU_DROP
+                result.plateau_from = len(figures)
 
     def _fail(self, what: str) -> None:
         """Put the last good state back and halve the rates, or give up."""
-        counters = self.counters
-        counters.failures += 1
-        if counters.failures > self.plan.retries:
+        result = self.result
+        result.failures += 1
+        if result.failures > self.plan.retries:
             self._give_up(f"{what} was not finite and all retries, {self.plan.retries}, are used up")
-        counters.scale *= FAILURE_DROP
+        result.scale *= FAILURE_DROP
         self.good.restore(self.model, self.optimizer)
-        good_step = counters.history[-1].step if counters.history else 0
-        counters.messages.append(
-            f"step {counters.step}: {what} was not finite; went back to the state of step {good_step} and multiplied "
-            f"the learning rates by {FAILURE_DROP:g}"
+        good_step = result.history[-1].step if result.history else 0
+        result.messages += (
+            f"step {result.steps}: {what} was not finite; went back to the state of step {good_step} and multiplied "
+            f"the learning rates by {FAILURE_DROP:g}",
         )
 
     def _give_up(self, why: str) -> NoReturn:
         self.model.load_state_dict(self.best if self.best is not None else self.good.model)
         raise state.DivergedError(
-            f"training gave up at step {self.counters.step}: {why}, with the learning rates already multiplied by "
-            f"{self.counters.scale:g}; lower learning_rate, set clip_norm, or check the model's loss (the model holds "
+            f"training gave up at step {self.result.steps}: {why}, with the learning rates already multiplied by "
+            f"{self.result.scale:g}; lower learning_rate, set clip_norm, or check the model's loss (the model holds "
             "its last good weights)"
         )
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import cast
 
@@ -36,35 +37,24 @@ class Record:
     """Of the first parameter group, in the last step."""
 
 
-@dataclass(frozen=True)
-class TrainingResult:
-    """The outcome of `Trainer.fit`; the model itself holds the weights of `best_step`."""
-
-    history: tuple[Record, ...]
-    best_validation: float
-    best_step: int
-    steps: int
-    seconds: float
-    """Wall-clock time, drawing, validation and the time before a resume included."""
-    messages: tuple[str, ...]
-    """What a reader of the result should know: non-finite losses, lowered rates, a compilation left out."""
-
-
 @dataclass
-class Counters:
-    """Where a run stands, besides its tensors."""
+class TrainingResult:
+    """Where a run stands besides its tensors, and its outcome; the model itself holds the weights of `best_step`."""
 
-    step: int = 0
+    history: tuple[Record, ...] = ()
+    best_validation: float = math.nan
+    best_step: int = 0
+    steps: int = 0
     seconds: float = 0.0
-    scale: float = 1.0
-    """Product of all drops of the learning rates so far."""
+    """Wall-clock time, drawing, validation and the time before a resume included."""
+    messages: tuple[str, ...] = ()
+    """What a reader of the result should know: non-finite losses, lowered rates, a compilation left out."""
     failures: int = 0
+    """Losses, gradients and validation figures that were not finite."""
+    scale: float = 1.0
+    """Product of all drops of the learning rates."""
     plateau_from: int = 0
     """The plateau rule looks at the history from here on."""
-    best_validation: float | None = None
-    best_step: int = 0
-    history: list[Record] = field(default_factory=list)
-    messages: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -94,15 +84,17 @@ class Snapshot:
 
 
 def write(
-    path: Path, counters: Counters, current: Snapshot, best: Mapping[str, Tensor] | None, run: Mapping[str, Json]
+    path: Path, result: TrainingResult, current: Snapshot, best: Mapping[str, Tensor] | None, run: Mapping[str, Json]
 ) -> None:
     """Write the state of a run; `run` says what run it is, so that no other goes on from it."""
     parts = {"model": current.model, "optimizer": current.optimizer, "best": best or {}}
     tensors = {f"{part}.{name}": value for part, values in parts.items() for name, value in values.items()}
-    tensorfile.write(path, RESUME, tensors, {"run": dict(run), "counters": cast(Json, asdict(counters))})
+    tensorfile.write(path, RESUME, tensors, {"run": dict(run), "result": cast(Json, asdict(result))})
 
 
-def read(path: Path, model: nn.Module, run: Mapping[str, Json]) -> tuple[Counters, Snapshot, dict[str, Tensor] | None]:
+def read(
+    path: Path, model: nn.Module, run: Mapping[str, Json]
+) -> tuple[TrainingResult, Snapshot, dict[str, Tensor] | None]:
     """The state in `path`, or a ValueError: a damaged file, one of another kind, one of another run."""
     tensors, header = tensorfile.read(path, RESUME)
     written = cast(dict[str, Json], header["run"])
@@ -118,5 +110,5 @@ def read(path: Path, model: nn.Module, run: Mapping[str, Json]) -> tuple[Counter
         parts[part][rest] = value
     for weights in (parts["model"], parts["best"] or parts["model"]):
         tensorfile.check_fit(path, type(model).__name__, weights, model.state_dict())
-    counters = TypeAdapter(Counters).validate_python(header["counters"])
-    return counters, Snapshot(parts["model"], parts["optimizer"]), parts["best"] or None
+    result = TypeAdapter(TrainingResult).validate_python(header["result"])
+    return result, Snapshot(parts["model"], parts["optimizer"]), parts["best"] or None

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from vlista_core import tensorfile
 from vlista_core.configured import Configured
+from vlista_core.files import check_folder
 from vlista_core.problems import Batch, Problem, check_count
 from vlista_core.progress import progress_bar
 from vlista_core.tensorfile import Json
@@ -129,7 +130,11 @@ class Trainer:
         check_count("seed", seed, least=0)
         if resume and checkpoint is None:
             raise ValueError("resume=True needs checkpoint, the file to resume from, got None")
-        path = _writable(Path(checkpoint)) if checkpoint is not None else None
+        path = Path(checkpoint) if checkpoint is not None else None
+        if path is not None:
+            check_folder(path.parent)
+            if path.is_dir():
+                raise ValueError(f"checkpoint must be a file, got the folder {path}")
         groups = parameter_groups(model, self.learning_rate, self.weight_decay)
         device = next(model.parameters()).device
         with _quiet_fabric():
@@ -146,7 +151,7 @@ class Trainer:
         with closing(stream), bar as report:
             optimizer = torch.optim.Adam(groups, fused=not any(p.is_complex() for p in model.parameters()))
             loop = Loop(self, fabric, model, module, optimizer, stream, report)
-            loop.counters.messages.extend(messages)
+            loop.result.messages += messages
             run = self._run(model, problem, seed, slices)
             if path is not None:
                 if resume and path.exists():
@@ -158,15 +163,7 @@ class Trainer:
                 loop.run(path, run)
             finally:
                 model.eval().to(device)
-        counters = loop.counters
-        return TrainingResult(
-            history=tuple(counters.history),
-            best_validation=cast(float, counters.best_validation),
-            best_step=counters.best_step,
-            steps=counters.step,
-            seconds=counters.seconds,
-            messages=tuple(counters.messages),
-        )
+        return loop.result
 
     def _fabric(self) -> Fabric:
         # Imported here because it takes longer than everything else that a program needs before it trains.
@@ -188,13 +185,13 @@ class Trainer:
         fabric.launch()
         return fabric
 
-    def _loss_module(self, model: nn.Module, problem: Problem) -> tuple[nn.Module, list[str]]:
+    def _loss_module(self, model: nn.Module, problem: Problem) -> tuple[nn.Module, tuple[str, ...]]:
         module = LossModule(model)
         if not self.compile:
-            return module, []
+            return module, ()
         if problem.dtype.is_complex or any(value.is_complex() for value in model.state_dict().values()):
-            return module, ["compile=True was left out: torch's compiler makes no code for complex numbers"]
-        return cast(nn.Module, torch.compile(module, dynamic=False)), []
+            return module, ("compile=True was left out: torch's compiler makes no code for complex numbers",)
+        return cast(nn.Module, torch.compile(module, dynamic=False)), ()
 
     def _run(self, model: nn.Module, problem: Problem, seed: int, slices: int) -> dict[str, Json]:
         """What must be equal for a run to be the same run."""
@@ -221,14 +218,3 @@ def _quiet_fabric() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(level)
-
-
-def _writable(path: Path) -> Path:
-    """`path`, whose folder now exists, or a ValueError: better now than at the first checkpoint."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as fault:
-        raise ValueError(f"checkpoint must be a file that can be written, got {path}: {fault}") from fault
-    if path.is_dir() or not os.access(path.parent, os.W_OK):
-        raise ValueError(f"checkpoint must be a file that can be written, got {path}")
-    return path
