@@ -1,4 +1,4 @@
-"""Files of a run: written whole or not at all, into a folder that was checked first."""
+"""Files of a run, written whole or not at all into a folder that was checked first, and where files are kept between runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
 
+from platformdirs import user_cache_path
+
 from vlista_core.tensorfile import Json
+
+
+def cache_folder(kind: str, variable: str) -> Path:
+    """The folder named by the environment variable `variable`, else the user's cache for `kind`, such as "vlista/data".
+
+    On Linux the cache is $XDG_CACHE_HOME/kind, else ~/.cache/kind.
+    """
+    chosen = os.environ.get(variable)
+    return Path(chosen).expanduser() if chosen else user_cache_path(kind, appauthor=False)
 
 
 def check_folder(folder: Path) -> None:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import threading
+import time
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -127,11 +129,12 @@ def check_fit(path: Path, owner: str, found: Mapping[str, Tensor], wanted: Mappi
             )
 
 
-def remove_partial_files(path: Path) -> None:
-    """Delete what processes killed while writing `path` left behind."""
-    for partial in path.parent.glob(f".{path.name}.*.partial"):
-        with contextlib.suppress(FileNotFoundError):
-            partial.unlink()
+def remove_partial_files(folder: Path, name: str = "*", *, seconds: float = -math.inf) -> None:
+    """Delete what processes killed while writing `name` left behind, at least so many seconds ago."""
+    for partial in folder.glob(f".{name}.*.partial"):
+        with contextlib.suppress(OSError):
+            if time.time() - partial.stat().st_mtime >= seconds:
+                partial.unlink()
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from torch import Tensor
 from chanest.channels.rays import FIELD_NAMES, Rays
 from chanest.channels.source import ChannelSource
 from vlista_core.draws import Split
-from vlista_core.folders import cache_folder
+from vlista_core.files import cache_folder
 from vlista_core.problems import check_count
 
 FORMAT = "chanest-channels-1"

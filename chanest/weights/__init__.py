@@ -21,8 +21,7 @@ from chanest.problem import ChannelProblem
 from chanest.uncertainty.calibration import Calibration
 from chanest.uncertainty.noise import NoiseModel
 from vlista_core import checkpoint
-from vlista_core.files import file_digest
-from vlista_core.folders import cache_folder
+from vlista_core.files import cache_folder, file_digest
 from vlista_core.tensorfile import Json
 
 SHIPPED = Path(__file__).resolve().parent

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import hashlib
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
-import torch
 from torch import Tensor
 
 from vlista_core.data.download import Files, Source
-from vlista_core.tensorfile import write_whole
+from vlista_core.tensorfile import remove_partial_files, write_whole
 
 Report = Callable[[str], None]
 """Called with one sentence for each thing that is tried or fails."""
@@ -43,10 +39,6 @@ class ImageData:
         for split, (images, labels) in splits.items():
             if len(images) != len(labels):
                 raise ValueError(f"{self.name} has {len(images)} {split} images but {len(labels)} labels")
-
-    def pixels(self, index: Tensor | slice, *, split: Literal["train", "test"]) -> Tensor:
-        """The chosen images of a split in [0, 1]: float32 [k, height, width]. index: [k] integer, bool or a slice."""
-        return (self.train if split == "train" else self.test)[index].to(torch.float32) / 255.0
 
 
 @dataclass(frozen=True)
@@ -140,10 +132,7 @@ class _UnwritableError(ValueError):
 
 def _store(path: Path, content: bytes) -> None:
     """Write `content` to `path`, whole or not at all, and delete what killed processes left behind an hour ago."""
-    for partial in path.parent.glob(".*.partial"):
-        with contextlib.suppress(OSError):
-            if time.time() - partial.stat().st_mtime > _STALE_SECONDS:
-                partial.unlink()
+    remove_partial_files(path.parent, seconds=_STALE_SECONDS)
     try:
         write_whole(path, content)
     except OSError as fault:

@@ -8,7 +8,7 @@ from pathlib import Path
 from vlista_core.data.cifar10 import CIFAR10
 from vlista_core.data.image_set import ImageData, ImageSet, Report
 from vlista_core.data.mnist import MNIST
-from vlista_core.folders import cache_folder
+from vlista_core.files import cache_folder
 
 DATASETS: dict[str, ImageSet] = {images.name: images for images in (MNIST, CIFAR10)}
 

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
     from vlista_core.training.trainer import Metric, Schedule, Trainer
 
+Groups = list[dict[str, Any]]
+"""Parameters and their settings, as torch's optimisers take them."""
+
 FAILURE_DROP = 0.5
 """A non-finite loss, gradient or validation figure halves the learning rates."""
 PLATEAU_DROP = 0.1
@@ -42,11 +45,8 @@ PLATEAU_FLOOR = 1e-3
 class Work:
     """The input of a LossModule; no dataclass, since fabric copies those field by field and refuses a frozen one."""
 
-    __slots__ = ("batch", "generator")
-
     def __init__(self, batch: Batch, generator: torch.Generator) -> None:
-        self.batch = batch
-        self.generator = generator
+        self.batch, self.generator = batch, generator
 
 
 class LossModule(nn.Module):
@@ -71,22 +71,20 @@ class LossModule(nn.Module):
 class Loop:
     """One run of training: tensors and result, and the steps that change them."""
 
-    def __init__(
-        self,
-        plan: Trainer,
-        fabric: Fabric,
-        model: nn.Module,
-        loss_module: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        stream: Stream,
-        report: Report,
-    ) -> None:
-        self.plan, self.fabric, self.stream, self.report = plan, fabric, stream, report
-        self.model, self.optimizer = model, optimizer
-        self.module, self.stepper = fabric.setup(loss_module, optimizer)
-        self.rates = [float(group["lr"]) for group in optimizer.param_groups]
+    def __init__(self, plan: Trainer, fabric: Fabric, model: nn.Module, groups: Groups, stream: Stream) -> None:
+        self.plan, self.fabric, self.model, self.stream = plan, fabric, model, stream
         self.result = state.TrainingResult()
-        self.good = state.Snapshot.of(model, optimizer)
+        module: nn.Module = LossModule(model)
+        if plan.compile and (
+            stream.problem.dtype.is_complex or any(v.is_complex() for v in model.state_dict().values())
+        ):
+            self.result.messages += ("compile=True was left out: torch's compiler makes no code for complex numbers",)
+        elif plan.compile:
+            module = cast(nn.Module, torch.compile(module, dynamic=False))
+        self.optimizer = torch.optim.Adam(groups, fused=not any(p.is_complex() for p in model.parameters()))
+        self.module, self.stepper = fabric.setup(module, self.optimizer)
+        self.rates = [float(group["lr"]) for group in self.optimizer.param_groups]
+        self.good = state.Snapshot.of(model, self.optimizer)
         self.best: dict[str, Tensor] | None = None
         self._losses: list[float] = []
         self._last_loss = math.nan
@@ -98,13 +96,15 @@ class Loop:
         self.good.restore(self.model, self.optimizer)
         self._started = time.perf_counter() - self.result.seconds
 
-    def run(self, path: Path | None, run: Mapping[str, Json]) -> None:
+    def run(self, path: Path | None, run: Mapping[str, Json], report: Report) -> None:
         """Train until the budget is spent, at least one step, and leave the best weights in the model; rank 0 writes `path`."""
         result, plan = self.result, self.plan
         self.model.train()
         progress = self._progress()
         while progress < 1.0 or result.steps == 0:
-            self._set_rates(progress)
+            factor = result.scale * rate_factor(plan.schedule, progress, plan.warmup)
+            for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
+                group["lr"] = rate * factor
             loss = self._step()
             if loss is None:
                 self._fail("the loss or its gradient")
@@ -119,7 +119,7 @@ class Loop:
                 if due and path is not None and self.fabric.is_global_zero:
                     state.write(path, result, self.good, self.best, run)
             speed = result.steps * plan.batch_size / max(result.seconds, 1e-9)
-            self.report(progress, self._last_loss, result.best_validation, speed)
+            report(progress, self._last_loss, result.best_validation, speed)
         if self.best is None:
             self._give_up("no validation figure was finite")
         self.model.load_state_dict(self.best)
@@ -132,11 +132,6 @@ class Loop:
             return result.steps / plan.total_steps
         result.seconds = float(self.fabric.broadcast(result.seconds))
         return result.seconds / (plan.seconds or 1.0)
-
-    def _set_rates(self, progress: float) -> None:
-        factor = self.result.scale * rate_factor(self.plan.schedule, progress, self.plan.warmup)
-        for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
-            group["lr"] = rate * factor
 
     def _step(self) -> float | None:
         """One optimiser step on a global batch: its mean loss, or None where loss or gradient was not finite."""
@@ -169,8 +164,6 @@ class Loop:
         """The generator of one slice of this step, on the batch's device: a function of (seed, step, slice)."""
         index = self.result.steps * self.stream.total_slices + number
         (generator,) = sample_generators(self.stream.seed, "train", [index], stream="training_loss")
-        if self.fabric.device.type == "cpu":
-            return generator
         return torch.Generator(self.fabric.device).manual_seed(generator.initial_seed())
 
     def _validate(self) -> None:
@@ -266,7 +259,7 @@ def validate(model: nn.Module, batches: Iterable[Batch], metric: Metric | None, 
     return ratio if metric is not None else 10.0 * math.log10(max(ratio, 1e-30))
 
 
-def parameter_groups(model: nn.Module, learning_rate: float, weight_decay: float) -> list[dict[str, Any]]:
+def parameter_groups(model: nn.Module, learning_rate: float, weight_decay: float) -> Groups:
     """The optimiser's groups: the model's own where it has `parameter_groups`, otherwise all parameters in one."""
     trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
     if not trainable:

@@ -21,7 +21,7 @@ from vlista_core.files import check_folder
 from vlista_core.problems import Batch, Problem, check_count
 from vlista_core.progress import progress_bar
 from vlista_core.tensorfile import Json
-from vlista_core.training.loop import Loop, LossModule, parameter_groups
+from vlista_core.training.loop import Loop, parameter_groups
 from vlista_core.training.state import TrainingResult
 from vlista_core.training.stream import Stream
 
@@ -147,20 +147,17 @@ class Trainer:
             )
         stream = Stream(problem, self, seed=seed, slices=slices, rank=fabric.global_rank, world_size=fabric.world_size)
         bar = progress_bar(type(model).__name__, shown=fabric.is_global_zero)
-        module, messages = self._loss_module(model, problem)
         with closing(stream), bar as report:
-            optimizer = torch.optim.Adam(groups, fused=not any(p.is_complex() for p in model.parameters()))
-            loop = Loop(self, fabric, model, module, optimizer, stream, report)
-            loop.result.messages += messages
+            loop = Loop(self, fabric, model, groups, stream)
             run = self._run(model, problem, seed, slices)
             if path is not None:
                 if resume and path.exists():
                     loop.resume_from(path, run)
                 fabric.barrier()
                 if fabric.is_global_zero:
-                    tensorfile.remove_partial_files(path)
+                    tensorfile.remove_partial_files(path.parent, path.name)
             try:
-                loop.run(path, run)
+                loop.run(path, run, report)
             finally:
                 model.eval().to(device)
         return loop.result
@@ -184,14 +181,6 @@ class Trainer:
         )
         fabric.launch()
         return fabric
-
-    def _loss_module(self, model: nn.Module, problem: Problem) -> tuple[nn.Module, tuple[str, ...]]:
-        module = LossModule(model)
-        if not self.compile:
-            return module, ()
-        if problem.dtype.is_complex or any(value.is_complex() for value in model.state_dict().values()):
-            return module, ("compile=True was left out: torch's compiler makes no code for complex numbers",)
-        return cast(nn.Module, torch.compile(module, dynamic=False)), ()
 
     def _run(self, model: nn.Module, problem: Problem, seed: int, slices: int) -> dict[str, Json]:
         """What must be equal for a run to be the same run."""
