@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from vlista_core import tensorfile
-from vlista_core.configured import Configured, register, registered
+from vlista_core.configured import REGISTERED, Configured, register
 from vlista_core.provenance import versions
 from vlista_core.tensorfile import Json, Kind
 
@@ -37,7 +37,7 @@ def registered_models() -> dict[str, type[nn.Module]]:
     """The classes that `load` knows, by name: the package's own models, imported only now, and the registered ones."""
     import vlista_core.models  # noqa: F401
 
-    return {name: cls for name, cls in sorted(registered().items()) if issubclass(cls, nn.Module)}
+    return {name: cls for name, cls in sorted(REGISTERED.items()) if issubclass(cls, nn.Module)}
 
 
 def save(

@@ -90,17 +90,13 @@ class Trainer:
             )
         if self.epochs is not None and self.training_samples is None:
             raise ValueError(f"epochs={self.epochs} needs training_samples, the size of an epoch, got None")
-        if self.training_samples is not None and self.training_samples < self.batch_size:
-            raise ValueError(
-                f"training_samples must be at least batch_size, {self.batch_size}, got {self.training_samples}"
-            )
-        if self.checkpoint_every is not None and self.checkpoint_every % self.validate_every:
-            raise ValueError(
-                f"checkpoint_every must be a multiple of validate_every, {self.validate_every}, "
-                f"got {self.checkpoint_every}"
-            )
-        if self.batch_size % self.slices:
-            raise ValueError(f"slices must divide batch_size, {self.batch_size}, got {self.slices}")
+        size, samples, every, least = self.batch_size, self.training_samples, self.checkpoint_every, self.validate_every
+        if samples is not None and samples < size:
+            raise ValueError(f"training_samples must be at least batch_size, {size}, got {samples}")
+        if every is not None and every % least:
+            raise ValueError(f"checkpoint_every must be a multiple of validate_every, {least}, got {every}")
+        if size % self.slices:
+            raise ValueError(f"slices must divide batch_size, {size}, got {self.slices}")
         return self
 
     @property
@@ -169,11 +165,9 @@ class Trainer:
 
         world = int(os.environ.get("WORLD_SIZE", "1"))
         local = int(os.environ.get("LOCAL_WORLD_SIZE", str(world)))
-        accelerator = self.accelerator
-        if accelerator == "auto":
-            accelerator = "cuda" if torch.cuda.is_available() else "cpu"
+        found = "cuda" if torch.cuda.is_available() else "cpu"
         fabric = Fabric(
-            accelerator=accelerator,
+            accelerator=found if self.accelerator == "auto" else self.accelerator,
             devices=local,
             num_nodes=world // local,
             strategy=DDPStrategy(find_unused_parameters=True) if world > 1 else "auto",
