@@ -142,7 +142,7 @@ def spoil(path: Path, how: str) -> None:
         case "newer":
             rewritten(path, replace(checkpoint.MODEL, format=2), versions={"vlista": "9.1"})
         case "unknown":
-            rewritten(path, **{"class": "os.system"})
+            rewritten(path, checkpoint.MODEL, **{"class": "os.system"})
         case "lacking":
             rewritten(path, without=["psi"])
         case "extra":
