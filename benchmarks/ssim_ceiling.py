@@ -71,7 +71,7 @@ def train(decoder: Decoder, seconds: float) -> tuple[int, float]:
     """Adam with a falling rate until the time is up; leaves the weights that did best on validation images."""
     problem, start, steps = decoder.problem, time.perf_counter(), 0
     validation = problem.signals(range(500), seed=0, split="validation")
-    every = problem.data.pixels(slice(0, TRAINED_ON), split="train").flatten(1) - problem.offset
+    every = problem.data.train[:TRAINED_ON].flatten(1).float() / 255.0 - problem.offset
     generator = torch.Generator().manual_seed(0)
     optimizer = torch.optim.Adam(decoder.parameters(), RATE)
     kept, best = {name: value.clone() for name, value in decoder.state_dict().items()}, 0.0

@@ -24,7 +24,8 @@ _DTYPES: dict[str, torch.dtype] = {
     for dtype in (torch.float32, torch.float64, torch.complex64, torch.complex128, torch.int32, torch.int64, torch.bool)
 }
 _RESERVED = ("tensor", "dtype", "class")
-_registered: dict[str, type] = {}
+REGISTERED: dict[str, type] = {}
+"""The classes that a file may name."""
 
 Class = TypeVar("Class", bound=type)
 
@@ -82,25 +83,21 @@ class Configured:
 
 def register(cls: Class) -> Class:
     """Let files name this class. Another class of the same name is refused."""
-    known = _registered.get(cls.__name__, cls)
+    known = REGISTERED.get(cls.__name__, cls)
     if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
         raise ValueError(
             f"a class named {cls.__name__} is already registered, from {known.__module__}; rename one of the two"
         )
-    _registered[cls.__name__] = cls
+    REGISTERED[cls.__name__] = cls
     return cls
 
 
 def argument(cls: Class) -> Class:
     """Class decorator: instances, of a frozen dataclass or of a Configured class, can be arguments of Configured classes."""
-    if not (issubclass(cls, Configured) or _is_frozen_dataclass(cls)):
+    frozen = getattr(getattr(cls, "__dataclass_params__", None), "frozen", False)
+    if not (frozen or issubclass(cls, Configured)):
         raise ValueError(f"{cls.__name__} must be a frozen dataclass or a subclass of Configured to be an argument")
     return register(cls)
-
-
-def registered() -> Mapping[str, type]:
-    """The classes that a file may name."""
-    return _registered
 
 
 def encode(value: object) -> Json:
@@ -118,7 +115,7 @@ def encode(value: object) -> Json:
         if wrong := [key for key in value if not isinstance(key, str) or key in _RESERVED]:
             raise ValueError(f"its keys must be strings other than {', '.join(_RESERVED)}, got {wrong[0]!r}")
         return {key: encode(entry) for key, entry in value.items()}
-    if _registered.get(name) is not type(value):
+    if REGISTERED.get(name) is not type(value):
         raise ValueError(f"it is a {name}, which is neither JSON nor a tensor; mark that class with @argument")
     if isinstance(value, Configured):
         return {"class": name, "configuration": value.configuration()}
@@ -139,14 +136,9 @@ def decode(value: Json) -> object:
     if "class" not in value:
         return {key: decode(entry) for key, entry in value.items()}
     name = str(value["class"])
-    cls = _registered.get(name)
+    cls = REGISTERED.get(name)
     if cls is None:
-        raise ValueError(f"unknown class {name!r}; known are {', '.join(sorted(_registered))}")
+        raise ValueError(f"unknown class {name!r}; known are {', '.join(sorted(REGISTERED))}")
     if issubclass(cls, Configured):
         return cls.from_configuration(cast(dict[str, Json], value["configuration"]))
     return cls(**{key: decode(entry) for key, entry in cast(dict[str, Json], value["fields"]).items()})
-
-
-def _is_frozen_dataclass(cls: type) -> bool:
-    parameters = getattr(cls, "__dataclass_params__", None)
-    return parameters is not None and bool(parameters.frozen)

@@ -51,9 +51,17 @@ class Measurement:
     @classmethod
     def checked(cls, y: Tensor, phi: LinearMap | Tensor, noise_var: Tensor | float) -> Measurement:
         """The inputs as a Measurement, or a ValueError that names the argument, what came and what is allowed."""
-        check_vectors("y", y)
-        check_matrix_values("phi", phi)
+        _check_filled("y", y)
+        if y.ndim != 2 or not (y.is_floating_point() or y.is_complex()):
+            raise ValueError(
+                f"y must be a floating-point or complex tensor [batch, length], got {y.dtype} of shape {[*y.shape]}"
+            )
+        _check_finite("y", y)
+        if not isinstance(phi, LinearMap):
+            _check_filled("phi", phi)
         phi = as_map(phi)
+        for tensor in phi.tensors():
+            _check_finite("phi", tensor)
         m = phi.shape[0]
         if y.shape[1] != m:
             raise ValueError(f"y must have shape [batch, {m}] to match phi of shape {phi.shape}, got {[*y.shape]}")
@@ -72,33 +80,15 @@ class Measurement:
         return Measurement(self.y[index], self.phi.select(index), self.noise_var[index])
 
 
-def check_vectors(name: str, value: Tensor) -> None:
-    """A non-empty, finite, floating-point or complex tensor [batch, length], or a ValueError."""
+def _check_filled(name: str, value: Tensor) -> None:
+    """A tensor that is not empty, or a ValueError."""
     if not isinstance(value, Tensor):
         raise ValueError(f"{name} must be a torch.Tensor, got {type(value).__name__}")
-    if not (value.is_floating_point() or value.is_complex()):
-        raise ValueError(f"{name} must be a floating-point or complex tensor, got {value.dtype}")
-    if value.ndim != 2:
-        raise ValueError(f"{name} must have shape [batch, length], got {[*value.shape]}")
-    if value.shape[0] == 0 or value.shape[1] == 0:
-        raise ValueError(f"{name} must not be empty, got shape {[*value.shape]}")
-    check_finite(name, value)
-
-
-def check_matrix_values(name: str, value: LinearMap | Tensor) -> None:
-    """A map, or a finite tensor [m, n] or [batch, m, n] of a floating-point or complex dtype, or a ValueError."""
-    if isinstance(value, LinearMap):
-        for tensor in value.tensors():
-            check_finite(name, tensor)
-        return
-    if not isinstance(value, Tensor):
-        raise ValueError(f"{name} must be a LinearMap or a torch.Tensor, got {type(value).__name__}")
     if value.numel() == 0:
         raise ValueError(f"{name} must not be empty, got shape {[*value.shape]}")
-    check_finite(name, value)
 
 
-def check_finite(name: str, value: Tensor) -> None:
+def _check_finite(name: str, value: Tensor) -> None:
     """ValueError where a NaN or Inf is found. The sum is one plain read; only a suspicious one is looked at closely."""
     if value.is_meta or not (value.is_floating_point() or value.is_complex()):
         return
@@ -110,20 +100,18 @@ def check_finite(name: str, value: Tensor) -> None:
 
 
 def _checked_noise(noise_var: Tensor | float, y: Tensor) -> Tensor:
-    real = y.real.dtype
+    batch, real = y.shape[0], y.real.dtype
     if isinstance(noise_var, Tensor):
-        if noise_var.shape != (y.shape[0],):
-            raise ValueError(f"noise_var must be a float or have shape [{y.shape[0]}], got shape {[*noise_var.shape]}")
-        if noise_var.dtype != real:
-            raise ValueError(f"noise_var must have dtype {real} to match y, got {noise_var.dtype}")
-        if noise_var.device != y.device:
-            raise ValueError(f"noise_var must be on y's device {y.device}, got {noise_var.device}")
-        check_finite("noise_var", noise_var)
+        if noise_var.shape != (batch,) or noise_var.dtype != real or noise_var.device != y.device:
+            raise ValueError(
+                f"noise_var must be a float or a tensor [{batch}] of {real} on {y.device} to match y, got "
+                f"{[*noise_var.shape]} of {noise_var.dtype} on {noise_var.device}"
+            )
+        _check_finite("noise_var", noise_var)
         if not noise_var.is_meta and bool((noise_var < 0).any()):
             raise ValueError(f"noise_var must be non-negative, got a minimum of {float(noise_var.min()):g}")
         return noise_var
-    if isinstance(noise_var, bool) or not isinstance(noise_var, (int, float)):
-        raise ValueError(f"noise_var must be a float or a tensor [batch], got {type(noise_var).__name__}")
-    if not 0.0 <= noise_var < float("inf"):
-        raise ValueError(f"noise_var must be finite and non-negative, got {noise_var:g}")
-    return torch.full((y.shape[0],), float(noise_var), dtype=real, device=y.device)
+    number = isinstance(noise_var, (int, float)) and not isinstance(noise_var, bool)
+    if not (number and 0.0 <= noise_var < float("inf")):
+        raise ValueError(f"noise_var must be a finite, non-negative float or a tensor [{batch}], got {noise_var!r}")
+    return torch.full((batch,), float(noise_var), dtype=real, device=y.device)

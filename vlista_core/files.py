@@ -1,13 +1,15 @@
-"""Files of a run: written whole or not at all, into a folder that was checked first."""
+"""Files of a run, written whole or not at all into a folder that was checked first, and where files are kept between runs."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
+import platform
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import cast
 
@@ -71,3 +73,14 @@ def cache_folder(kind: str, variable: str) -> Path:
     """
     chosen = os.environ.get(variable)
     return Path(chosen).expanduser() if chosen else user_cache_path(kind, appauthor=False)
+
+
+def versions(*packages: str) -> dict[str, Json]:
+    """Of Python, of the packages that all figures depend on and of `packages`; None for what is not installed."""
+    found: dict[str, Json] = {"python": platform.python_version()}
+    for name in ("vlista", "torch", "numpy", *packages):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = None
+    return found

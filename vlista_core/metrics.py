@@ -6,6 +6,8 @@ torchmetrics is imported where it is used: it takes longer to import than torch.
 from __future__ import annotations
 
 import math
+from functools import partial
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -16,7 +18,7 @@ _COVERAGE_LEVELS = tuple(level / 20 for level in range(1, 20))
 
 def squared_error_ratios(estimate: Tensor, signal: Tensor) -> Tensor:
     """‖ŝ - s‖² / ‖s‖² of each sample; samples that are identically zero count as 0 or Inf. [batch, n] -> [batch]."""
-    _check_pair(estimate, signal)
+    _check_shapes("[batch, n]", estimate=estimate, signal=signal)
     error = (estimate - signal).abs().square().sum(1)
     power = signal.abs().square().sum(1)
     return torch.where(error == 0, torch.zeros_like(error), error / power)
@@ -24,7 +26,7 @@ def squared_error_ratios(estimate: Tensor, signal: Tensor) -> Tensor:
 
 def nmse_db(estimate: Tensor, signal: Tensor) -> float:
     """NMSE as the ratio of sums, 10 log₁₀ (Σ‖ŝ - s‖² / Σ‖s‖²): the figure printed first everywhere. [batch, n]."""
-    _check_pair(estimate, signal)
+    _check_shapes("[batch, n]", estimate=estimate, signal=signal)
     error = (estimate - signal).abs().square().sum(dtype=torch.float64)
     return _db(float(error / signal.abs().square().sum(dtype=torch.float64)))
 
@@ -47,25 +49,16 @@ def ssim(estimate: Tensor, images: Tensor) -> Tensor:
     """
     from torchmetrics.functional.image import structural_similarity_index_measure
 
-    _check_images(estimate, images)
-    value = structural_similarity_index_measure(
-        estimate[:, None],
-        images[:, None],
-        sigma=1.5,
-        kernel_size=_WINDOW,
-        data_range=1.0,
-        reduction="none",
-        return_full_image=True,
-    )
-    if not isinstance(value, tuple):
-        raise TypeError(f"torchmetrics returned {type(value).__name__} instead of two tensors")
+    _check_shapes("[batch, height, width]", estimate=estimate, images=images)
+    measure = partial(structural_similarity_index_measure, reduction="none", return_full_image=True)
+    value = measure(estimate[:, None], images[:, None], sigma=1.5, kernel_size=_WINDOW, data_range=1.0)
     edge = _WINDOW // 2
-    return value[1][:, 0, edge:-edge, edge:-edge].mean((1, 2))
+    return cast(tuple[Tensor, Tensor], value)[1][:, 0, edge:-edge, edge:-edge].mean((1, 2))
 
 
 def psnr_db(estimate: Tensor, images: Tensor) -> Tensor:
     """PSNR of each image for data range 1, in dB. [batch, height, width] -> [batch]."""
-    _check_images(estimate, images)
+    _check_shapes("[batch, height, width]", estimate=estimate, images=images)
     return -10.0 * torch.log10((estimate - images).square().flatten(1).mean(1))
 
 
@@ -76,7 +69,11 @@ def coverage(estimate: Tensor, variance: Tensor, truth: Tensor, level: float) ->
     """
     if not 0.0 < level < 1.0:
         raise ValueError(f"level must lie between 0 and 1, got {level}")
-    _check_variance(estimate, variance, truth)
+    shapes = [[*tensor.shape] for tensor in (estimate, variance, truth)]
+    if shapes.count(shapes[0]) != 3:
+        raise ValueError(f"estimate, variance and truth must have one shape, got {', '.join(map(str, shapes))}")
+    if variance.is_complex() or bool((variance < 0).any()):
+        raise ValueError("variance must be real and non-negative")
     if truth.is_complex():
         radius_squared = -math.log1p(-level)
     else:
@@ -109,23 +106,8 @@ def _db(ratio: float) -> float:
     return 10.0 * math.log10(ratio) if ratio > 0 else -math.inf
 
 
-def _check_pair(estimate: Tensor, signal: Tensor) -> None:
-    if estimate.shape != signal.shape or signal.ndim != 2:
-        raise ValueError(f"estimate and signal must both be [batch, n], got {[*estimate.shape]} and {[*signal.shape]}")
-
-
-def _check_images(estimate: Tensor, images: Tensor) -> None:
-    if estimate.shape != images.shape or images.ndim != 3:
-        raise ValueError(
-            f"estimate and images must both be [batch, height, width], got {[*estimate.shape]} and {[*images.shape]}"
-        )
-
-
-def _check_variance(estimate: Tensor, variance: Tensor, truth: Tensor) -> None:
-    if not estimate.shape == variance.shape == truth.shape:
-        raise ValueError(
-            "estimate, variance and truth must have one shape, "
-            f"got {[*estimate.shape]}, {[*variance.shape]} and {[*truth.shape]}"
-        )
-    if variance.is_complex() or bool((variance < 0).any()):
-        raise ValueError("variance must be real and non-negative")
+def _check_shapes(shape: str, **tensors: Tensor) -> None:
+    """ValueError unless all have one shape, with as many dimensions as `shape` names, as in "[batch, n]"."""
+    shapes = [[*tensor.shape] for tensor in tensors.values()]
+    if any(found != shapes[0] or len(found) != shape.count(",") + 1 for found in shapes):
+        raise ValueError(f"{' and '.join(tensors)} must all be {shape}, got {' and '.join(map(str, shapes))}")

@@ -36,19 +36,15 @@ class Batch:
 
     def select(self, index: Tensor) -> Self:
         """The chosen samples. index: [k] integer or [batch] bool."""
-        return self._map(lambda value: value[index], lambda value: value.select(index))
+        return self._map(lambda value: value[index] if isinstance(value, Tensor) else value.select(index))
 
     def to(self, device: torch.device | str) -> Self:
         """The same samples on `device`."""
-        return self._map(lambda value: value.to(device), lambda value: value.to(device))
+        return self._map(lambda value: value.to(device))
 
-    def _map(self, on_tensor: Callable[[Tensor], Tensor], on_map: Callable[[Any], Any]) -> Self:
-        changed: dict[str, Any] = {}
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if value is not None:
-                changed[field.name] = on_tensor(value) if isinstance(value, Tensor) else on_map(value)
-        return replace(self, **changed)
+    def _map(self, change: Callable[[Any], Any]) -> Self:
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return replace(self, **{name: change(value) for name, value in values.items() if value is not None})
 
 
 class Problem(ABC):

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 
 Report = Callable[[float, float, float, float], None]
 """(share of the budget spent, loss, best validation, samples per second)."""
@@ -26,6 +26,13 @@ def listening(report: Report) -> Iterator[None]:
         _listener.reset(token)
 
 
+def terminal_bar(*columns: ProgressColumn, shown: bool = True) -> Progress:
+    """A bar on stderr; disabled unless it is to be shown and both outputs are terminals."""
+    disable = not (shown and sys.stderr.isatty() and sys.stdout.isatty())
+    console = Console(stderr=True)
+    return Progress(*columns, console=console, redirect_stdout=False, redirect_stderr=False, disable=disable)
+
+
 @contextmanager
 def progress_bar(name: str, *, shown: bool) -> Iterator[Report]:
     """Give a function that updates the bar; it does nothing unless `shown` and both outputs are terminals."""
@@ -33,11 +40,8 @@ def progress_bar(name: str, *, shown: bool) -> Iterator[Report]:
     if listener is not None:
         yield listener
         return
-    if not (shown and sys.stderr.isatty() and sys.stdout.isatty()):
-        yield lambda share, loss, validation, speed: None
-        return
     columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[words]}"), TimeRemainingColumn()
-    with Progress(*columns, console=Console(stderr=True), redirect_stdout=False, redirect_stderr=False) as bar:
+    with terminal_bar(*columns, shown=shown) as bar:
         task = bar.add_task(name, total=1.0, words="")
 
         def report(share: float, loss: float, validation: float, speed: float) -> None:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import threading
+import time
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -27,6 +29,17 @@ _HEADER = "vlista"
 _LARGEST_HALF = 6e4
 
 
+@dataclass(frozen=True)
+class Kind:
+    """A kind of file: what its header says of it, and what it is called in messages."""
+
+    name: str
+    purpose: str
+    """As in "model checkpoint"."""
+    format: int
+    """Version of the layout of the header and of the names of the tensors; a file of another one is refused."""
+
+
 def as_json(what: str, value: Json) -> Json:
     """`value` as it will be read back (tuples become lists), or a ValueError about `what`."""
     try:
@@ -35,8 +48,10 @@ def as_json(what: str, value: Json) -> Json:
         raise ValueError(f"{what} must be JSON (dict, list, str, number, bool or None): {fault}") from fault
 
 
-def write(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, Json], *, half: bool = False) -> None:
-    """Write `tensors` and `header` to `path`, whole or not at all.
+def write(
+    path: Path, kind: Kind, tensors: Mapping[str, Tensor], header: Mapping[str, Json], *, half: bool = False
+) -> None:
+    """Write `tensors` and `header`, to which the kind is added, to `path`, whole or not at all.
 
     half: store single precision as float16 where its range allows; `read` gives single precision back, rounded.
     """
@@ -44,6 +59,8 @@ def write(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, Json],
     complex_names: list[str] = []
     half_names: list[str] = []
     for name, tensor in tensors.items():
+        if not isinstance(tensor, Tensor):
+            raise ValueError(f"{name} is a {type(tensor).__name__}; only tensors can be saved")
         value = tensor.detach()
         if value.is_complex():
             complex_names.append(name)
@@ -52,7 +69,8 @@ def write(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, Json],
             half_names.append(name)
             value = value.half()
         stored[name] = value.to("cpu", copy=True).contiguous()
-    frame = _Frame(dict(header), complex_names, _checksum(stored), half_names)
+    head = {"kind": kind.name, "format": kind.format, **header}
+    frame = _Frame(head, complex_names, _checksum(stored), half_names)
     write_whole(path, save(stored, metadata={_HEADER: json.dumps(vars(frame))}))
 
 
@@ -71,15 +89,12 @@ def write_whole(path: Path, content: bytes) -> None:
             partial.unlink()
 
 
-def read(path: Path, *, purpose: str) -> tuple[dict[str, Tensor], dict[str, Json]]:
-    """The tensors and the header of a file of `write`, or a ValueError that names the file, the fault and the remedy.
-
-    `purpose` says in the messages what the file should have been, as in "a model checkpoint".
-    """
-    frame, tensors = _load(path, purpose, tensors=True)
+def read(path: Path, kind: Kind) -> tuple[dict[str, Tensor], dict[str, Json]]:
+    """The tensors and the header of a file of `write`, or a ValueError that names the file, the fault and the remedy."""
+    frame, tensors = _load(path, kind, tensors=True)
     if _checksum(tensors) != frame.checksum:
         raise ValueError(
-            f"{path} is corrupt (its checksum does not match), so it is no {purpose}; write it again or use another"
+            f"{path} is corrupt (its checksum does not match), so it is no {kind.purpose}; write it again or use another"
         )
     for name in frame.half:
         tensors[name] = tensors[name].float()
@@ -88,9 +103,15 @@ def read(path: Path, *, purpose: str) -> tuple[dict[str, Tensor], dict[str, Json
     return tensors, frame.header
 
 
-def read_header(path: Path, *, purpose: str) -> dict[str, Json]:
+def read_header(path: Path, kind: Kind) -> dict[str, Json]:
     """The header of a file of `write`, without reading its tensors; messages as in `read`."""
-    return _load(path, purpose, tensors=False)[0].header
+    return _load(path, kind, tensors=False)[0].header
+
+
+def written_by(header: Mapping[str, Json]) -> str:
+    """The version of vlista that wrote a file, in words."""
+    versions = header.get("versions")
+    return f"vlista {versions.get('vlista')}" if isinstance(versions, dict) else "vlista of unknown version"
 
 
 def check_fit(path: Path, owner: str, found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
@@ -108,11 +129,12 @@ def check_fit(path: Path, owner: str, found: Mapping[str, Tensor], wanted: Mappi
             )
 
 
-def remove_partial_files(path: Path) -> None:
-    """Delete what processes killed while writing `path` left behind."""
-    for partial in path.parent.glob(f".{path.name}.*.partial"):
-        with contextlib.suppress(FileNotFoundError):
-            partial.unlink()
+def remove_partial_files(folder: Path, name: str = "*", *, seconds: float = -math.inf) -> None:
+    """Delete what processes killed while writing `name` left behind, at least so many seconds ago."""
+    for partial in folder.glob(f".{name}.*.partial"):
+        with contextlib.suppress(OSError):
+            if time.time() - partial.stat().st_mtime >= seconds:
+                partial.unlink()
 
 
 @dataclass(frozen=True)
@@ -125,26 +147,34 @@ class _Frame:
     half: list[str] = field(default_factory=list)
 
 
-def _load(path: Path, purpose: str, *, tensors: bool) -> tuple[_Frame, dict[str, Tensor]]:
-    """The frame of a file and, where wanted, its tensors as they are stored."""
+def _load(path: Path, kind: Kind, *, tensors: bool) -> tuple[_Frame, dict[str, Tensor]]:
+    """The frame of a file of this kind and, where wanted, its tensors as they are stored."""
+    purpose = kind.purpose
     if not path.is_file():
         raise ValueError(f"{path} is not a file, so there is no {purpose} to load; check the path")
     try:
         with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
+            described = file.metadata() or {}
             # A copy each: safetensors aligns data to 8 bytes only, and torch's complex128 kernels crash on that.
             stored = {name: file.get_tensor(name).clone() for name in (file.keys() if tensors else ())}
+        frame = _Frame(**json.loads(described.get(_HEADER, "{}")))
     except (SafetensorError, OSError) as fault:
         raise ValueError(
             f"{path} is truncated or not a safetensors file ({fault}), so it is no {purpose}; write it again or "
             "use another"
         ) from fault
-    try:
-        return _Frame(**json.loads(metadata.get(_HEADER, "{}"))), stored
     except (json.JSONDecodeError, TypeError) as fault:
         raise ValueError(
             f"{path} is a safetensors file of another program, so it is no {purpose}; use a file written by vlista"
         ) from fault
+    if (found := frame.header.get("kind")) != kind.name:
+        raise ValueError(f"{path} is a {found!s} file and no {purpose}; give another file")
+    if (version := frame.header.get("format")) != kind.format:
+        raise ValueError(
+            f"{path} has format {version}, and this version of vlista reads format {kind.format}; install the version "
+            f"that wrote it, {written_by(frame.header)}, or a newer one"
+        )
+    return frame, stored
 
 
 def _checksum(tensors: Mapping[str, Tensor]) -> int:

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal, cast
 
@@ -25,7 +24,7 @@ from torch import Tensor
 from chanest.channels.rays import FIELD_NAMES, Rays
 from chanest.channels.source import ChannelSource
 from vlista_core.draws import Split
-from vlista_core.files import cache_folder, replacing
+from vlista_core.files import cache_folder, replacing, versions
 from vlista_core.problems import check_count
 
 FORMAT = "chanest-channels-1"
@@ -58,7 +57,7 @@ class DataSet:
             "count": self.count,
             "snr_definition": SNR_DEFINITION,
             "power_scale": json.dumps(self.source.scale),
-            "versions": json.dumps({name: _version(name) for name in ("sionna-no-rt", "torch", "vlista")}),
+            "versions": json.dumps(versions("sionna-no-rt")),
         }
 
 
@@ -142,13 +141,6 @@ def cached_channels(data: DataSet) -> ChannelFile:
     folder = cache_folder("chanest", "CHANEST_CACHE")
     folder.mkdir(parents=True, exist_ok=True)
     return write_channels(folder / f"{data.channel_hash}-{data.split}-{data.seed}-{data.count}.h5", data)
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "unknown"
 
 
 def _generate(path: Path, data: DataSet, on_progress: Callable[[int], None]) -> None:

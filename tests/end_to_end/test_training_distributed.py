@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from vlista_core import tensorfile
+from vlista_core import checkpoint, tensorfile
 
 TOYS = Path(__file__).parents[1] / "unit" / "training_toys.py"
 TORCHRUN = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--rdzv-backend", "c10d"]
@@ -47,7 +47,7 @@ def test_two_processes_train_what_one_trains(tmp_path: Path) -> None:
 
 def check_same_weights_and_losses(one: Path, two: Path) -> None:
     """To 1e-5. The noisy model draws from the generator it is given, slice by slice, so its noise is the same too."""
-    weights, headers = zip(*(tensorfile.read(path, purpose="test") for path in (one, two)), strict=True)
+    weights, headers = zip(*(tensorfile.read(path, checkpoint.MODEL) for path in (one, two)), strict=True)
     for key, value in weights[0].items():
         torch.testing.assert_close(weights[1][key], value, atol=1e-5, rtol=0)
     losses = [torch.tensor(header["provenance"]["losses"]) for header in headers]
@@ -57,6 +57,6 @@ def check_same_weights_and_losses(one: Path, two: Path) -> None:
 
 def check_equal(whole: Path, resumed: Path) -> None:
     """Two processes that broke off and went on end, bit for bit, as two that did not."""
-    weights, headers = zip(*(tensorfile.read(path, purpose="test") for path in (whole, resumed)), strict=True)
+    weights, headers = zip(*(tensorfile.read(path, checkpoint.MODEL) for path in (whole, resumed)), strict=True)
     assert headers[0]["provenance"] == headers[1]["provenance"]
     assert all(torch.equal(value, weights[1][key]) for key, value in weights[0].items())

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from vlista_core import tensorfile
+from vlista_core import checkpoint, tensorfile
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has neither fork nor SIGKILL")
 TOYS = Path(__file__).parents[1] / "unit" / "training_toys.py"
@@ -22,8 +22,8 @@ def test_weights_after_real_sigkills_are_bit_for_bit_those_of_an_undisturbed_run
         [sys.executable, str(TOYS), "kill", str(tmp_path)], capture_output=True, text=True, timeout=80, check=True
     )
     assert json.loads(done.stdout) == [-signal.SIGKILL] * 8 + [0]
-    whole, header = tensorfile.read(tmp_path / "whole.safetensors", purpose="test")
-    killed, other = tensorfile.read(tmp_path / "killed.safetensors", purpose="test")
+    whole, header = tensorfile.read(tmp_path / "whole.safetensors", checkpoint.MODEL)
+    killed, other = tensorfile.read(tmp_path / "killed.safetensors", checkpoint.MODEL)
     assert {name: value.numpy().tobytes() for name, value in whole.items()} == {
         name: value.numpy().tobytes() for name, value in killed.items()
     }

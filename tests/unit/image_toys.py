@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from vlista_core.data.images import ImageData
+from vlista_core.data.image_set import ImageData
 
 TRAIN_IMAGES = "train-images-idx3-ubyte"
 BATCHES = [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]

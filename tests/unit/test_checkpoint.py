@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -107,12 +108,13 @@ def test_a_file_has_the_permissions_that_the_umask_gives(path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == stat.S_IMODE((path.parent / "plain").stat().st_mode)
 
 
-def rewritten(path: Path, **changes: Any) -> None:
-    tensors, header = tensorfile.read(path, purpose="test")
+def rewritten(path: Path, kind: tensorfile.Kind = checkpoint.MODEL, **changes: Any) -> None:
+    tensors, header = tensorfile.read(path, checkpoint.MODEL)
     tensors |= changes.pop("tensors", {})
     for name in changes.pop("without", ()):
         del tensors[name]
-    tensorfile.write(path, tensors, header | changes)
+    described = {name: value for name, value in header.items() if name not in ("kind", "format")}
+    tensorfile.write(path, kind, tensors, described | changes)
 
 
 def spoil(path: Path, how: str) -> None:
@@ -136,11 +138,11 @@ def spoil(path: Path, how: str) -> None:
         case "foreign":
             save_file({"weight": torch.zeros(3)}, path)
         case "resume":
-            rewritten(path, kind="training")
+            rewritten(path, replace(checkpoint.MODEL, name="training"))
         case "newer":
-            rewritten(path, format=checkpoint.FORMAT + 1, versions={"vlista": "9.1"})
+            rewritten(path, replace(checkpoint.MODEL, format=2), versions={"vlista": "9.1"})
         case "unknown":
-            rewritten(path, **{"class": "os.system"})
+            rewritten(path, checkpoint.MODEL, **{"class": "os.system"})
         case "lacking":
             rewritten(path, without=["psi"])
         case "extra":

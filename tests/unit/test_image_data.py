@@ -13,13 +13,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from image_toys import (
     BATCHES,
     CIFAR_FILES,
-    DIGITS,
     MNIST_FILES,
     TRAIN_IMAGES,
     Server,
@@ -119,13 +117,6 @@ def test_idx_files_are_found_as_others_keep_them(tmp_path: Path, place: str, spe
 def test_cifar10_is_read_in_each_layout(tmp_path: Path, place: str, files: dict[str, bytes]) -> None:
     write(tmp_path / "mine" / place, files)
     assert is_cifar10(load_images("cifar10", str(tmp_path / "mine")))
-
-
-def test_pixels_lie_in_0_to_1(tmp_path: Path) -> None:
-    data = load_images("mnist", write(tmp_path / "mine", MNIST_FILES))
-    chosen = data.pixels(torch.tensor([2, 0]), split="test")
-    assert torch.equal(chosen, torch.from_numpy(DIGITS["t10k"][[2, 0]].astype(np.float32)) / 255)
-    assert data.pixels(slice(1, 3), split="train").shape == (2, 4, 3)
 
 
 def test_an_unknown_name_is_told_the_known_ones() -> None:

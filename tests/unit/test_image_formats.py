@@ -11,8 +11,7 @@ from image_toys import CIFAR_FILES, DIGITS, MNIST_FILES, TRAIN_IMAGES, idx, pyth
 from PIL import Image
 
 from vlista_core.data import download
-from vlista_core.data.cifar10 import CIFAR10, grey
-from vlista_core.data.cifar10_python import read_python_batch
+from vlista_core.data.cifar10 import CIFAR10, grey, read_python_batch
 from vlista_core.data.download import unpack
 from vlista_core.data.mnist import MNIST, read_idx
 

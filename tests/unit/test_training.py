@@ -23,7 +23,7 @@ from training_toys import ToyModel, ToyProblem, trained
 from vlista_core.estimate import Estimate, Estimator
 from vlista_core.problems import Batch
 from vlista_core.training import DivergedError, Trainer, loop
-from vlista_core.training.rates import plateau, rate_factor
+from vlista_core.training.loop import plateau, rate_factor
 
 
 @pytest.fixture(autouse=True)
@@ -329,7 +329,7 @@ def test_resume_is_bit_for_bit_with_two_threads_and_products_large_enough_for_bo
     problem.fails_from = 64 * 8
     with pytest.raises(OSError, match="the data is gone"):
         trained(broken, problem, **settings, checkpoint=tmp_path / "run")
-    assert run_state(tmp_path / "run")["counters"]["step"] == 6
+    assert run_state(tmp_path / "run")["result"]["steps"] == 6
     problem.fails_from = None
     trained(resumed, problem, **settings, checkpoint=tmp_path / "run", resume=True)
     assert same(weights(whole), weights(resumed))
@@ -339,12 +339,12 @@ def test_checkpoints_come_as_often_as_asked(tmp_path: Path) -> None:
     seen = []
 
     def metric(signal: Tensor, batch: Batch) -> float:
-        seen.append(run_state(tmp_path / "run")["counters"]["step"] if (tmp_path / "run").exists() else 0)
+        seen.append(run_state(tmp_path / "run")["result"]["steps"] if (tmp_path / "run").exists() else 0)
         return 1.0
 
     trained(ToyModel(), metric=metric, validation_samples=8, checkpoint_every=10, steps=23, checkpoint=tmp_path / "run")
     assert seen == [0, 0, 10, 10, 20]
-    assert run_state(tmp_path / "run")["counters"]["step"] == 23
+    assert run_state(tmp_path / "run")["result"]["steps"] == 23
 
 
 def test_resume_of_another_run_names_what_differs(tmp_path: Path) -> None:
@@ -384,7 +384,7 @@ def test_wrong_models_and_arguments_of_fit_are_named() -> None:
         trained(NoLoss())
     with pytest.raises(ValueError, match="model must have parameters to train, ToyModel has none"):
         trained(ToyModel().requires_grad_(False))
-    with pytest.raises(ValueError, match="seed must be a non-negative integer, got -1"):
+    with pytest.raises(ValueError, match="seed must be an integer of at least 0, got -1"):
         trained(ToyModel(), seed=-1)
     with pytest.raises(ValueError, match="resume=True needs checkpoint"):
         trained(ToyModel(), resume=True)
@@ -395,9 +395,10 @@ def test_wrong_models_and_arguments_of_fit_are_named() -> None:
 def test_a_checkpoint_that_cannot_be_a_file_is_refused_before_training(tmp_path: Path) -> None:
     problem = ToyProblem()
     (tmp_path / "file").touch()
-    for path in (tmp_path, tmp_path / "file" / "run"):
-        with pytest.raises(ValueError, match="checkpoint must be a file that can be written"):
-            trained(ToyModel(), problem, checkpoint=path)
+    with pytest.raises(ValueError, match="checkpoint must be a file, got the folder"):
+        trained(ToyModel(), problem, checkpoint=tmp_path)
+    with pytest.raises(ValueError, match="output folder cannot be made"):
+        trained(ToyModel(), problem, checkpoint=tmp_path / "file" / "run")
     assert problem.calls == []
 
 
@@ -406,21 +407,30 @@ def test_a_checkpoint_that_cannot_be_a_file_is_refused_before_training(tmp_path:
     [
         ({}, "exactly one of steps, epochs and seconds must be given, got none"),
         ({"steps": 1, "seconds": 2.0}, "exactly one .* got steps=1, seconds=2.0"),
-        ({"steps": 0}, "steps must be an integer of at least 1, got 0"),
+        ({"steps": 0}, "steps\n  Input should be greater than 0 .*input_value=0,"),
         ({"epochs": 2}, "epochs=2 needs training_samples"),
-        ({"seconds": math.inf}, "seconds must be a number above 0 and finite, got inf"),
-        ({"steps": 1, "batch_size": 2.5}, "batch_size must be an integer of at least 1, got 2.5"),
-        ({"steps": 1, "learning_rate": math.nan}, "learning_rate must be a number above 0 and finite, got nan"),
-        ({"steps": 1, "weight_decay": -1}, "weight_decay must be a number at least 0 and finite, got -1"),
-        ({"steps": 1, "warmup": 1.0}, "warmup must be a number at least 0 and below 1, got 1.0"),
-        ({"steps": 1, "clip_norm": 0}, "clip_norm must be a number above 0 and finite, got 0"),
-        ({"steps": 1, "schedule": "step"}, "schedule must be one of plateau, cosine, constant, got 'step'"),
-        ({"steps": 1, "precision": "16"}, "precision must be one of 32-true, bf16-mixed, got '16'"),
+        ({"seconds": math.inf}, "seconds\n  Input should be a finite number .*input_value=inf,"),
+        ({"steps": 1, "batch_size": 2.5}, "batch_size\n  Input should be a valid integer .*input_value=2.5,"),
+        (
+            {"steps": 1, "learning_rate": math.nan},
+            "learning_rate\n  Input should be a finite number .*input_value=nan,",
+        ),
+        (
+            {"steps": 1, "weight_decay": -1},
+            "weight_decay\n  Input should be greater than or equal to 0 .*input_value=-1,",
+        ),
+        ({"steps": 1, "warmup": 1.0}, "warmup\n  Input should be less than 1 .*input_value=1.0,"),
+        ({"steps": 1, "clip_norm": 0}, "clip_norm\n  Input should be greater than 0 .*input_value=0,"),
+        (
+            {"steps": 1, "schedule": "step"},
+            "schedule\n  Input should be 'plateau', 'cosine' or 'constant' .*input_value='step',",
+        ),
+        ({"steps": 1, "precision": "16"}, "precision\n  Input should be '32-true' or 'bf16-mixed' .*input_value='16',"),
         ({"steps": 1, "training_samples": 5}, "training_samples must be at least batch_size, 128, got 5"),
         ({"steps": 1, "checkpoint_every": 150}, "checkpoint_every must be a multiple of validate_every, 100, got 150"),
         ({"steps": 1, "slices": 3}, "slices must divide batch_size, 128, got 3"),
-        ({"steps": 1, "retries": -1}, "retries must be an integer of at least 0, got -1"),
-        ({"steps": 1, "metric": "ssim"}, "metric must be None or a function"),
+        ({"steps": 1, "retries": -1}, "retries\n  Input should be greater than or equal to 0 .*input_value=-1,"),
+        ({"steps": 1, "metric": "ssim"}, "metric\n  Input should be callable .*input_value='ssim',"),
     ],
 )
 def test_a_bad_configuration_is_refused_when_built(settings: dict[str, Any], message: str) -> None:

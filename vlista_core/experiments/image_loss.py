@@ -14,7 +14,7 @@ from vlista_core.linops import LinearMap
 from vlista_core.metrics import ssim
 from vlista_core.models import UnfoldedModel
 from vlista_core.problems import Batch
-from vlista_core.training.result import TrainingResult
+from vlista_core.training import TrainingResult
 
 ERROR_WEIGHT = 5.0
 _WINDOW, _SIGMA = 11, 1.5

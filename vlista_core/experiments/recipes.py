@@ -20,8 +20,7 @@ from vlista_core.files import read_json, write_json
 from vlista_core.models import UnfoldedModel
 from vlista_core.problems import Batch, Problem
 from vlista_core.study import Row
-from vlista_core.training import Trainer
-from vlista_core.training.result import TrainingResult
+from vlista_core.training import Trainer, TrainingResult
 
 FROM = 10**8
 """Index of the training draws that starts and dictionaries are made from; training never comes that far."""

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, cast
 
@@ -20,7 +19,7 @@ import torch
 from filelock import FileLock, Timeout
 from pydantic import BaseModel, JsonValue, ValidationError
 
-from vlista_core.files import check_folder, replacing, write_json
+from vlista_core.files import check_folder, replacing, versions, write_json
 from vlista_core.study.base import Cell, Row, Study
 from vlista_core.tensorfile import Json
 
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 Registry = Mapping[str, str]
 """Name of a study -> "module:attribute" of its class. What a file names is looked up here and nowhere else."""
 _ABOUT, _ROWS, _LOCK = "study.json", "rows.jsonl", ".lock"
-_PACKAGES = ("vlista", "torch", "numpy")
 
 
 class Provenance(BaseModel, frozen=True, extra="forbid"):
@@ -217,7 +215,7 @@ def environment(*packages: str) -> dict[str, Json]:
     return {
         "commit": commit,
         "dirty": dirty,
-        "versions": {"python": platform.python_version(), **{name: _version(name) for name in (*_PACKAGES, *packages)}},
+        "versions": versions(*packages),
         "machine": {
             "system": platform.system(),
             "processor": platform.machine(),
@@ -225,14 +223,6 @@ def environment(*packages: str) -> dict[str, Json]:
             "torch_threads": torch.get_num_threads(),
         },
     }
-
-
-@cache
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
 
 
 @cache

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, cast
@@ -19,32 +19,34 @@ import torch
 from torch import Tensor, nn
 
 from vlista_core.draws import sample_generators
+from vlista_core.estimate import Estimator
 from vlista_core.problems import Batch
 from vlista_core.progress import Report
 from vlista_core.tensorfile import Json
-from vlista_core.training import resume
-from vlista_core.training.rates import PLATEAU_DROP, PLATEAU_FLOOR, plateau, rate_factor
-from vlista_core.training.result import DivergedError, Record
+from vlista_core.training import state
 from vlista_core.training.stream import Stream
-from vlista_core.training.validation import validate
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-    from vlista_core.training.trainer import Trainer
+    from vlista_core.training.trainer import Metric, Schedule, Trainer
+
+Groups = list[dict[str, Any]]
+"""Parameters and their settings, as torch's optimisers take them."""
 
 FAILURE_DROP = 0.5
 """A non-finite loss, gradient or validation figure halves the learning rates."""
+PLATEAU_DROP = 0.1
+"""A plateau divides the rates by ten, as in the paper."""
+PLATEAU_FLOOR = 1e-3
+"""Plateaus lower the rates no further than to this share of where they started."""
 
 
 class Work:
     """The input of a LossModule; no dataclass, since fabric copies those field by field and refuses a frozen one."""
 
-    __slots__ = ("batch", "generator")
-
     def __init__(self, batch: Batch, generator: torch.Generator) -> None:
-        self.batch = batch
-        self.generator = generator
+        self.batch, self.generator = batch, generator
 
 
 class LossModule(nn.Module):
@@ -63,30 +65,26 @@ class LossModule(nn.Module):
 
     def forward(self, work: Work) -> Tensor:
         """The mean loss of the samples of `work.batch`: a scalar."""
-        if self._draws:
-            return self._loss(work.batch, generator=work.generator)
-        return self._loss(work.batch)
+        return self._loss(work.batch, **({"generator": work.generator} if self._draws else {}))
 
 
 class Loop:
-    """One run of training: tensors and counters, and the steps that change them."""
+    """One run of training: tensors and result, and the steps that change them."""
 
-    def __init__(
-        self,
-        plan: Trainer,
-        fabric: Fabric,
-        model: nn.Module,
-        loss_module: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        stream: Stream,
-        report: Report,
-    ) -> None:
-        self.plan, self.fabric, self.stream, self.report = plan, fabric, stream, report
-        self.model, self.optimizer = model, optimizer
-        self.module, self.stepper = fabric.setup(loss_module, optimizer)
-        self.rates = [float(group["lr"]) for group in optimizer.param_groups]
-        self.counters = resume.Counters()
-        self.good = resume.Snapshot.of(model, optimizer)
+    def __init__(self, plan: Trainer, fabric: Fabric, model: nn.Module, groups: Groups, stream: Stream) -> None:
+        self.plan, self.fabric, self.model, self.stream = plan, fabric, model, stream
+        self.result = state.TrainingResult()
+        module: nn.Module = LossModule(model)
+        if plan.compile and (
+            stream.problem.dtype.is_complex or any(v.is_complex() for v in model.state_dict().values())
+        ):
+            self.result.messages += ("compile=True was left out: torch's compiler makes no code for complex numbers",)
+        elif plan.compile:
+            module = cast(nn.Module, torch.compile(module, dynamic=False))
+        self.optimizer = torch.optim.Adam(groups, fused=not any(p.is_complex() for p in model.parameters()))
+        self.module, self.stepper = fabric.setup(module, self.optimizer)
+        self.rates = [float(group["lr"]) for group in self.optimizer.param_groups]
+        self.good = state.Snapshot.of(model, self.optimizer)
         self.best: dict[str, Tensor] | None = None
         self._losses: list[float] = []
         self._last_loss = math.nan
@@ -94,61 +92,53 @@ class Loop:
 
     def resume_from(self, path: Path, run: Mapping[str, Json]) -> None:
         """Go on from the state in `path`."""
-        self.counters, self.good, self.best = resume.read(path, self.model, run)
+        self.result, self.good, self.best = state.read(path, self.model, run)
         self.good.restore(self.model, self.optimizer)
-        self._started = time.perf_counter() - self.counters.seconds
+        self._started = time.perf_counter() - self.result.seconds
 
-    def run(self, path: Path | None, run: Mapping[str, Json]) -> None:
+    def run(self, path: Path | None, run: Mapping[str, Json], report: Report) -> None:
         """Train until the budget is spent, at least one step, and leave the best weights in the model; rank 0 writes `path`."""
-        counters, plan = self.counters, self.plan
+        result, plan = self.result, self.plan
         self.model.train()
         progress = self._progress()
-        while progress < 1.0 or counters.step == 0:
-            self._set_rates(progress)
+        while progress < 1.0 or result.steps == 0:
+            factor = result.scale * rate_factor(plan.schedule, progress, plan.warmup)
+            for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
+                group["lr"] = rate * factor
             loss = self._step()
             if loss is None:
                 self._fail("the loss or its gradient")
             else:
                 self._losses.append(loss)
                 self._last_loss = loss
-            counters.step += 1
+            result.steps += 1
             progress = self._progress()
-            if counters.step % plan.validate_every == 0 or progress >= 1.0:
+            if result.steps % plan.validate_every == 0 or progress >= 1.0:
                 self._validate()
-                due = counters.step % (plan.checkpoint_every or plan.validate_every) == 0 or progress >= 1.0
+                due = result.steps % (plan.checkpoint_every or plan.validate_every) == 0 or progress >= 1.0
                 if due and path is not None and self.fabric.is_global_zero:
-                    resume.write(path, counters, self.good, self.best, run)
-            self._report(progress)
+                    state.write(path, result, self.good, self.best, run)
+            speed = result.steps * plan.batch_size / max(result.seconds, 1e-9)
+            report(progress, self._last_loss, result.best_validation, speed)
         if self.best is None:
             self._give_up("no validation figure was finite")
         self.model.load_state_dict(self.best)
 
     def _progress(self) -> float:
         """Share of the budget spent; rank 0's clock counts."""
-        plan, counters = self.plan, self.counters
-        counters.seconds = time.perf_counter() - self._started
+        plan, result = self.plan, self.result
+        result.seconds = time.perf_counter() - self._started
         if plan.total_steps is not None:
-            return counters.step / plan.total_steps
-        counters.seconds = float(self.fabric.broadcast(counters.seconds))
-        return counters.seconds / (plan.seconds or 1.0)
-
-    def _report(self, share: float) -> None:
-        counters = self.counters
-        best = math.nan if counters.best_validation is None else counters.best_validation
-        speed = counters.step * self.plan.batch_size / max(counters.seconds, 1e-9)
-        self.report(share, self._last_loss, best, speed)
-
-    def _set_rates(self, progress: float) -> None:
-        factor = self.counters.scale * rate_factor(self.plan.schedule, progress, self.plan.warmup)
-        for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
-            group["lr"] = rate * factor
+            return result.steps / plan.total_steps
+        result.seconds = float(self.fabric.broadcast(result.seconds))
+        return result.seconds / (plan.seconds or 1.0)
 
     def _step(self) -> float | None:
         """One optimiser step on a global batch: its mean loss, or None where loss or gradient was not finite."""
         self.optimizer.zero_grad(set_to_none=True)
         last, share = self.stream.slices[-1], 1.0 / len(self.stream.slices)
         mean = torch.zeros((), device=self.fabric.device)
-        for number, batch in self.stream.training(self.counters.step):
+        for number, batch in self.stream.training(self.result.steps):
             work = Work(batch.to(self.fabric.device), self._generator(number))
             alone = self.fabric.world_size == 1
             with nullcontext() if alone else self.fabric.no_backward_sync(self.module, enabled=number != last):
@@ -172,57 +162,104 @@ class Loop:
 
     def _generator(self, number: int) -> torch.Generator:
         """The generator of one slice of this step, on the batch's device: a function of (seed, step, slice)."""
-        index = self.counters.step * self.stream.total_slices + number
+        index = self.result.steps * self.stream.total_slices + number
         (generator,) = sample_generators(self.stream.seed, "train", [index], stream="training_loss")
-        if self.fabric.device.type == "cpu":
-            return generator
         return torch.Generator(self.fabric.device).manual_seed(generator.initial_seed())
 
     def _validate(self) -> None:
-        counters, plan = self.counters, self.plan
+        result, plan = self.result, self.plan
         value = validate(self.model, self.stream.validation(), plan.metric, self.fabric)
-        counters.seconds = time.perf_counter() - self._started
+        result.seconds = time.perf_counter() - self._started
         loss = math.fsum(self._losses) / len(self._losses) if self._losses else math.nan
         self._losses = []
         if not math.isfinite(value):
             self._fail("the validation figure")
             return
-        self.good = resume.Snapshot.of(self.model, self.optimizer)
+        self.good = state.Snapshot.of(self.model, self.optimizer)
         rate = float(self.optimizer.param_groups[0]["lr"])
-        counters.history.append(Record(counters.step, counters.seconds, loss, value, rate))
-        if counters.best_validation is None or value < counters.best_validation:
-            counters.best_validation, counters.best_step = value, counters.step
+        result.history += (state.Record(result.steps, result.seconds, loss, value, rate),)
+        if self.best is None or value < result.best_validation:
+            result.best_validation, result.best_step = value, result.steps
             self.best = self.good.model
-        if plan.schedule == "plateau" and counters.scale * PLATEAU_DROP >= PLATEAU_FLOOR * (1 - 1e-9):
-            figures = [record.validation for record in counters.history]
-            if plateau(figures, counters.plateau_from, plan.patience):
-                counters.scale *= PLATEAU_DROP
-                counters.plateau_from = len(figures)
+        if plan.schedule == "plateau" and result.scale * PLATEAU_DROP >= PLATEAU_FLOOR * (1 - 1e-9):
+            figures = [record.validation for record in result.history]
+            if plateau(figures, result.plateau_from, plan.patience):
+                result.scale *= PLATEAU_DROP
+                result.plateau_from = len(figures)
 
     def _fail(self, what: str) -> None:
         """Put the last good state back and halve the rates, or give up."""
-        counters = self.counters
-        counters.failures += 1
-        if counters.failures > self.plan.retries:
+        result = self.result
+        result.failures += 1
+        if result.failures > self.plan.retries:
             self._give_up(f"{what} was not finite and all retries, {self.plan.retries}, are used up")
-        counters.scale *= FAILURE_DROP
+        result.scale *= FAILURE_DROP
         self.good.restore(self.model, self.optimizer)
-        good_step = counters.history[-1].step if counters.history else 0
-        counters.messages.append(
-            f"step {counters.step}: {what} was not finite; went back to the state of step {good_step} and multiplied "
-            f"the learning rates by {FAILURE_DROP:g}"
+        good_step = result.history[-1].step if result.history else 0
+        result.messages += (
+            f"step {result.steps}: {what} was not finite; went back to the state of step {good_step} and multiplied "
+            f"the learning rates by {FAILURE_DROP:g}",
         )
 
     def _give_up(self, why: str) -> NoReturn:
         self.model.load_state_dict(self.best if self.best is not None else self.good.model)
-        raise DivergedError(
-            f"training gave up at step {self.counters.step}: {why}, with the learning rates already multiplied by "
-            f"{self.counters.scale:g}; lower learning_rate, set clip_norm, or check the model's loss (the model holds "
+        raise state.DivergedError(
+            f"training gave up at step {self.result.steps}: {why}, with the learning rates already multiplied by "
+            f"{self.result.scale:g}; lower learning_rate, set clip_norm, or check the model's loss (the model holds "
             "its last good weights)"
         )
 
 
-def parameter_groups(model: nn.Module, learning_rate: float, weight_decay: float) -> list[dict[str, Any]]:
+def rate_factor(schedule: Schedule, progress: float, warmup: float) -> float:
+    """What multiplies every group's learning rate once the share `progress` of the budget is spent.
+
+    The rate rises linearly over the share `warmup`, then stays (plateau, constant) or follows half a cosine to zero.
+    """
+    if progress < warmup:
+        return max(progress / warmup, 1e-3)
+    if schedule != "cosine":
+        return 1.0
+    share = (min(progress, 1.0) - warmup) / (1.0 - warmup)
+    return 0.5 * (1.0 + math.cos(math.pi * share))
+
+
+def plateau(validations: list[float], since: int, patience: int) -> bool:
+    """Whether `patience` validations have passed since the best one and since the last drop.
+
+    `since`: how many validations there were at the last drop.
+    """
+    best = validations.index(min(validations))
+    return len(validations) - max(best + 1, since) >= patience
+
+
+@torch.no_grad()
+def validate(model: nn.Module, batches: Iterable[Batch], metric: Metric | None, fabric: Fabric) -> float:
+    """The figure over the batches of all processes, in full precision; NaN where it is not finite.
+
+    Without a metric it is the NMSE in dB as a ratio of sums, Σ‖ŝ - s‖² / Σ‖s‖².
+    """
+    if not isinstance(model, Estimator):
+        raise ValueError(f"model must be an Estimator to be validated, got {type(model).__name__}")
+    sums = torch.zeros(2, dtype=torch.float64)
+    model.eval()
+    for batch in batches:
+        moved = batch.to(fabric.device)
+        signal = model.estimate(moved.y, moved.phi, moved.noise_var).signal
+        if metric is None:
+            error, energy = (signal - moved.signal).abs(), moved.signal.abs()
+            pair = float(error.double().square().sum()), float(energy.double().square().sum())
+        else:
+            pair = len(batch) * float(metric(signal, moved)), float(len(batch))
+        sums += torch.tensor(pair, dtype=torch.float64)
+    model.train()
+    total = fabric.all_reduce(sums.to(fabric.device), reduce_op="sum")
+    ratio = float(total[0] / total[1])
+    if not math.isfinite(ratio):
+        return math.nan
+    return ratio if metric is not None else 10.0 * math.log10(max(ratio, 1e-30))
+
+
+def parameter_groups(model: nn.Module, learning_rate: float, weight_decay: float) -> Groups:
     """The optimiser's groups: the model's own where it has `parameter_groups`, otherwise all parameters in one."""
     trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
     if not trainable:
@@ -233,15 +270,12 @@ def parameter_groups(model: nn.Module, learning_rate: float, weight_decay: float
         raise ValueError(f"model must hold its parameters, but {', '.join(meta)} are on the meta device")
     own = getattr(model, "parameter_groups", None)
     groups = own() if callable(own) else [{"params": list(trainable.values()), "name": "all"}]
-    known = {"params", "lr", "weight_decay", "name"}
-    checked = []
-    for group in groups:
-        if extra := sorted(set(group) - known):
-            raise ValueError(
-                f"a group of parameter_groups() may have {', '.join(sorted(known))}, got {', '.join(extra)}"
-            )
-        checked.append({"lr": learning_rate, "weight_decay": weight_decay, **group, "params": list(group["params"])})
-    covered = {id(p) for group in checked for p in group["params"]}
+    if extra := sorted({key for group in groups for key in group} - {"params", "lr", "weight_decay", "name"}):
+        raise ValueError(
+            f"a group of parameter_groups() may have lr, name, params, weight_decay, got {', '.join(extra)}"
+        )
+    groups = [{"lr": learning_rate, "weight_decay": weight_decay, **g, "params": list(g["params"])} for g in groups]
+    covered = {id(p) for group in groups for p in group["params"]}
     if left := [name for name, p in trainable.items() if id(p) not in covered]:
         raise ValueError(f"parameter_groups() of {type(model).__name__} leaves out {', '.join(left)}")
-    return checked
+    return groups

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from itertools import chain, pairwise
+from typing import TYPE_CHECKING, cast
 
 import torch
 
@@ -35,13 +35,9 @@ class Stream:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="draws")
         self._pending: tuple[int, list[Future[Batch]]] | None = None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._pool.shutdown(wait=True, cancel_futures=True)
+    def close(self) -> None:
+        """End the thread; what it has not begun to draw is given up."""
+        self._pool.shutdown(cancel_futures=True)
 
     def training(self, step: int) -> Iterator[tuple[int, Batch]]:
         """(slice number, samples) for each of this process's slices of step `step`; starts drawing the next step."""
@@ -55,14 +51,9 @@ class Stream:
 
     def validation(self) -> Iterator[Batch]:
         """This process's share of the fixed validation samples, drawn anew each time so that no Φ stays in memory."""
-        pending: Future[Batch] | None = None
-        for start, count in self._validation:
-            following = self._pool.submit(self._draw, "validation", start, count)
-            if pending is not None:
-                yield pending.result()
-            pending = following
-        if pending is not None:
-            yield pending.result()
+        draws = (self._pool.submit(self._draw, "validation", *part) for part in self._validation)
+        for current, _ in pairwise(chain[Future[Batch] | None](draws, [None])):
+            yield cast(Future[Batch], current).result()
 
     def _submit_step(self, step: int) -> list[Future[Batch]]:
         samples, size = self.plan.training_samples, self.plan.batch_size
