@@ -116,7 +116,7 @@ def wait(process: subprocess.Popen[str]) -> None:
     """Until the end, which must be a good one."""
     said = process.communicate()[1]
     if process.returncode != 0:
-        raise ValueError(f"{process.args} ended with {process.returncode}: {said}")
+        raise ValueError(f"{process.args!r} ended with {process.returncode}: {said}")
 
 
 def rows(folder: Path) -> list[object]:
