@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 import json
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
@@ -62,12 +60,3 @@ def read_json(path: Path) -> dict[str, Json]:
 def file_digest(path: Path) -> str:
     """A hash of a file: 16 hex digits."""
     return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-
-
-def write_csv(path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> None:
-    """One line a row; None is an empty field."""
-    text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    write_text(path, text.getvalue())

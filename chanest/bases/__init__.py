@@ -1,0 +1,1 @@
+"""What kinds of estimators share."""

@@ -1,0 +1,1 @@
+"""Variances, intervals and unknown noise."""
