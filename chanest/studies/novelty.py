@@ -37,6 +37,7 @@ class NoveltyStudy(ChannelStudy):
     """Test frames from home and of every change, cut into streams of each length, told apart by each score."""
 
     name: ClassVar[str] = "novelty"
+    heading: ClassVar[str] = "channels that are new"
     summary: ClassVar[str] = (
         "AUROC: the probability that a changed stream has a larger T² than one from home. The p-value of a stream is the share "
         "of home streams with a larger T²; an alarm is a p-value of at most the level."
@@ -181,9 +182,6 @@ class NoveltyStudy(ChannelStudy):
         path = folder / "novelty.png"
         draw_novelty(self, self.streams(frame), path)
         return [Figure("Channels that are new", "", path)]
-
-    def title(self) -> str:
-        return f"{self.scenario.name}: channels that are new"
 
 
 @lru_cache(maxsize=2)
