@@ -47,6 +47,7 @@ def _main(version: Version = False) -> None:
 
 
 @app.command()
+@one_line_errors()
 def scenarios() -> None:
     """List the shipped scenarios."""
     from rich.table import Table
@@ -56,8 +57,7 @@ def scenarios() -> None:
 
     table = Table("name", "antennas", "unknowns", "measurements", "what it is", box=None, header_style="bold")
     for name in scenario_names():
-        with one_line_errors():
-            problem = ChannelProblem(load_scenario(name))
+        problem = ChannelProblem(load_scenario(name))
         antennas = f"{problem.arrays[1].ports}×{problem.arrays[0].ports}"
         sizes = str(problem.signal_length), str(problem.measurements)
         table.add_row(name, antennas, *sizes, problem.scenario.description)
@@ -65,14 +65,14 @@ def scenarios() -> None:
 
 
 @app.command()
+@one_line_errors()
 def show(name: Name) -> None:
     """Show everything a scenario sets, defaults included."""
     from rich.table import Table
 
     from chanest.problem import ChannelProblem
 
-    with one_line_errors():
-        problem = ChannelProblem(scenario_of(name))
+    problem = ChannelProblem(scenario_of(name))
     scenario = problem.scenario
     table = Table(box=None, show_header=False, title=scenario.name, title_justify="left", title_style="bold")
     for key, value in scenario.model_dump(exclude={"name"}).items():
@@ -88,6 +88,7 @@ def show(name: Name) -> None:
 
 
 @app.command()
+@one_line_errors()
 def generate(
     name: Name,
     output: Annotated[Path, typer.Option("--output", "-o", help="The HDF5 file to write.")],
@@ -99,16 +100,16 @@ def generate(
     from chanest.channels.store import write_channels
     from vlista_core.terminal import progress
 
-    with one_line_errors():
-        scenario = scenario_of(name)
-        data = scenario.data_set(_split(split), count=count, seed=seed)
-        with progress() as bar:
-            task = bar.add_task(f"{scenario.name} {data.split}", total=data.count)
-            file = write_channels(output, data, on_progress=lambda done: bar.update(task, completed=done))
+    scenario = scenario_of(name)
+    data = scenario.data_set(_split(split), count=count, seed=seed)
+    with progress() as bar:
+        task = bar.add_task(f"{scenario.name} {data.split}", total=data.count)
+        file = write_channels(output, data, on_progress=lambda done: bar.update(task, completed=done))
     tell(f"{file.count} channels in {file.path}")
 
 
 @app.command("plot-channel")
+@one_line_errors()
 def plot_channel(
     name: Name,
     output: Annotated[Path, typer.Option("--output", "-o", help="A .png, .pdf or .svg.")] = Path("channel.png"),
@@ -119,13 +120,13 @@ def plot_channel(
     from chanest.plotting.channel import draw_channel
     from chanest.problem import ChannelProblem
 
-    with one_line_errors():
-        scenario = scenario_of(name)
-        draw_channel(ChannelProblem(scenario), output, seed=scenario.data.seed if seed is None else seed, index=index)
+    scenario = scenario_of(name)
+    draw_channel(ChannelProblem(scenario), output, seed=scenario.data.seed if seed is None else seed, index=index)
     tell(f"wrote {output}")
 
 
 @app.command("estimators")
+@one_line_errors()
 def list_estimators(
     name: Annotated[str | None, typer.Argument(help="Say whether there are weights for this scenario.")] = None,
 ) -> None:
@@ -135,14 +136,14 @@ def list_estimators(
     from chanest.estimators import estimator_class, estimator_names
 
     table = Table("name", "weights", "what it is", box=None, header_style="bold")
-    with one_line_errors():
-        scenario = None if name is None else scenario_of(name)
-        for known in estimator_names():
-            table.add_row(known, _weights(known, scenario), estimator_class(known).summary)
+    scenario = None if name is None else scenario_of(name)
+    for known in estimator_names():
+        table.add_row(known, _weights(known, scenario), estimator_class(known).summary)
     out.print(table)
 
 
 @app.command()
+@one_line_errors()
 def train(
     name: Name,
     estimators: Annotated[str, typer.Option("--estimators", "-e", help="Names with commas between.")],
@@ -156,17 +157,17 @@ def train(
     from chanest.problem import ChannelProblem
     from chanest.weights.training import train_estimator
 
-    with one_line_errors():
-        problem = ChannelProblem(scenario_of(name))
-        seconds = parse_budget(budget)
-        for each in chosen_estimators(problem.scenario, estimators)[0]:
-            with share_bar(each) as report:
-                plan = Fit(seconds=seconds, steps=steps, seed=seed, report=report)
-                path = train_estimator(each, problem, plan, folder=output)
-            tell(f"wrote {path}")
+    problem = ChannelProblem(scenario_of(name))
+    seconds = parse_budget(budget)
+    for each in chosen_estimators(problem.scenario, estimators)[0]:
+        with share_bar(each) as report:
+            plan = Fit(seconds=seconds, steps=steps, seed=seed, report=report)
+            path = train_estimator(each, problem, plan, folder=output)
+        tell(f"wrote {path}")
 
 
 @app.command()
+@one_line_errors()
 def calibrate(
     name: Name,
     estimators: Estimators = "all",
@@ -178,15 +179,14 @@ def calibrate(
     from chanest.problem import ChannelProblem
     from chanest.weights.training import calibrate_estimator
 
-    with one_line_errors():
-        problem = ChannelProblem(scenario_of(name))
-        chosen, notes = chosen_estimators(problem.scenario, estimators)
-        for note in notes:
-            say(f"note: {note}")
-        for each in chosen:
-            with share_bar(each) as report:
-                path = calibrate_estimator(each, problem, channels=channels, seed=seed, folder=output, report=report)
-            tell(f"wrote {path}")
+    problem = ChannelProblem(scenario_of(name))
+    chosen, notes = chosen_estimators(problem.scenario, estimators)
+    for note in notes:
+        say(f"note: {note}")
+    for each in chosen:
+        with share_bar(each) as report:
+            path = calibrate_estimator(each, problem, channels=channels, seed=seed, folder=output, report=report)
+        tell(f"wrote {path}")
 
 
 for _command in (

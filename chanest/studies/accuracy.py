@@ -38,6 +38,7 @@ class AccuracyStudy(ChannelStudy):
     """Which estimators and bounds on which test channels, at which SNRs, over which sweep."""
 
     name: ClassVar[str] = "accuracy"
+    heading: ClassVar[str] = "channel estimators compared"
     summary: ClassVar[str] = "NMSE of estimators on the same test channels, beside bounds, and what they cost."
     growing: ClassVar[frozenset[str]] = frozenset({"estimators", "bounds", "snr_db"})
 
@@ -194,8 +195,8 @@ class AccuracyStudy(ChannelStudy):
         draw_accuracy_against_latency(ranking, cost)
         return [Figure("NMSE over the sweep", "", curves), Figure("Accuracy against latency", "", cost)]
 
-    def title(self) -> str:
-        return f"{self.scenario.name}: channel estimators compared"
+    def folder(self) -> str:
+        return self.scenario.name if self.sweep == "snr" else f"{self.scenario.name}_{self.sweep}"
 
     def explanation(self, frame: pd.DataFrame) -> str:
         return f"{self.scenario.description}. {Ranking(self, frame).explanation()}"

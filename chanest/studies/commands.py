@@ -13,6 +13,7 @@ import typer
 from vlista_core.terminal import FOREVER, Hours, Output, Restart, Scheduler, Workers, names_in, one_line_errors
 
 if TYPE_CHECKING:
+    from chanest.link import ErrVar
     from chanest.scenario import Scenario
     from chanest.studies.accuracy import Sweep
     from chanest.studies.common import ChannelStudy
@@ -26,10 +27,15 @@ Seed = Annotated[int, typer.Option("--seed", help="Of the test draws, which no t
 TrainedOn = Annotated[str | None, typer.Option("--trained-on", help="Take the weights of this scenario.")]
 
 _SWEEPS: tuple[Sweep, ...] = ("pilots", "chains", "bits")
-_ERR_VAR = {"estimated": ("estimated",), "zero": ("zero",), "both": ("estimated", "zero")}
+_ERR_VAR: dict[str, tuple[ErrVar, ...]] = {
+    "estimated": ("estimated",),
+    "zero": ("zero",),
+    "both": ("estimated", "zero"),
+}
 _MOST_POINTS = 1000
 
 
+@one_line_errors()
 def evaluate(
     name: Name,
     estimators: Estimators = "all",
@@ -47,20 +53,19 @@ def evaluate(
     output: Output = None,
 ) -> None:
     """Compare estimators on the same test channels. Run it again after an interruption and it goes on."""
-    with one_line_errors():
-        from chanest.studies.accuracy import AccuracyStudy, usable_bounds
+    from chanest.studies.accuracy import AccuracyStudy, usable_bounds
 
-        scenario, lender = scenario_of(name), _lender(trained_on)
-        chosen, notes = chosen_estimators(scenario, estimators, lender)
-        over, values = parse_sweep(sweep)
-        study = AccuracyStudy(
-            scenario=scenario, estimators=chosen, bounds=usable_bounds(scenario) if bounds else (),
-            snr_db=parse_snr(snr), channels=channels, seed=seed, sweep=over, values=values, trained_on=lender, device=device,
-        )  # fmt: skip
-        folder = output or Path("out") / (scenario.name if over == "snr" else f"{scenario.name}_{over}")
-        _run(study, folder, workers, scheduler, restart, hours, notes)
+    scenario, lender = scenario_of(name), _lender(trained_on)
+    chosen, notes = chosen_estimators(scenario, estimators, lender)
+    over, values = parse_sweep(sweep)
+    study = AccuracyStudy(
+        scenario=scenario, estimators=chosen, bounds=usable_bounds(scenario) if bounds else (),
+        snr_db=parse_snr(snr), channels=channels, seed=seed, sweep=over, values=values, trained_on=lender, device=device,
+    )  # fmt: skip
+    _run(study, output, workers, scheduler, restart, hours, notes)
 
 
+@one_line_errors()
 def calibration(
     name: Name,
     estimators: Estimators = "all",
@@ -74,16 +79,15 @@ def calibration(
     output: Output = None,
 ) -> None:
     """Measure what the intervals of estimators cover on fresh test channels."""
-    with one_line_errors():
-        from chanest.studies.coverage import CoverageStudy
+    from chanest.studies.coverage import CoverageStudy
 
-        scenario = scenario_of(name)
-        chosen, notes = chosen_estimators(scenario, estimators)
-        study = CoverageStudy(scenario=scenario, estimators=chosen, snr_db=parse_snr(snr), channels=channels, seed=seed)
-        folder = output or Path("out") / f"{scenario.name}_calibration"
-        _run(study, folder, workers, scheduler, restart, hours, notes)
+    scenario = scenario_of(name)
+    chosen, notes = chosen_estimators(scenario, estimators)
+    study = CoverageStudy(scenario=scenario, estimators=chosen, snr_db=parse_snr(snr), channels=channels, seed=seed)
+    _run(study, output, workers, scheduler, restart, hours, notes)
 
 
+@one_line_errors()
 def link(
     name: Name,
     estimators: Estimators = "all",
@@ -104,24 +108,21 @@ def link(
     output: Output = None,
 ) -> None:
     """Send coded blocks through Sionna with each estimator (or sionna-ls, perfect, …) in the receiver."""
-    with one_line_errors():
-        from chanest.studies.link import LinkStudy, usable_receivers
+    from chanest.studies.link import LinkStudy, usable_receivers
 
-        scenario = scenario_of(name)
-        if err_var not in _ERR_VAR:
-            raise ValueError(f"err-var must be one of {', '.join(_ERR_VAR)}, got {err_var!r}")
-        chosen, refused = usable_receivers(scenario) if estimators == "all" else (names_in(estimators), {})
-        folder = output or Path("out") / f"{scenario.name}_link"
-        study = LinkStudy.model_validate(
-            {
-                "scenario": scenario, "receivers": tuple(chosen), "snr_db": parse_snr(snr), "blocks": blocks,
-                "seed": seed, "modulation": modulation, "rate": rate, "streams": streams, "data_symbols": data_symbols,
-                "subcarriers": subcarriers, "validation": validation, "err_var": _ERR_VAR[err_var],
-            }
-        )  # fmt: skip
-        _run(study, folder, workers, scheduler, restart, hours, _notes(refused))
+    scenario = scenario_of(name)
+    if err_var not in _ERR_VAR:
+        raise ValueError(f"err-var must be one of {', '.join(_ERR_VAR)}, got {err_var!r}")
+    chosen, refused = usable_receivers(scenario) if estimators == "all" else (names_in(estimators), {})
+    study = LinkStudy(
+        scenario=scenario, receivers=tuple(chosen), snr_db=parse_snr(snr), blocks=blocks, seed=seed,
+        modulation=modulation, rate=rate, streams=streams, data_symbols=data_symbols, subcarriers=subcarriers,
+        validation=validation, err_var=_ERR_VAR[err_var],
+    )  # fmt: skip
+    _run(study, output, workers, scheduler, restart, hours, _notes(refused))
 
 
+@one_line_errors()
 def novelty(
     name: Name,
     score: Annotated[str, typer.Option(help="antennas, residual, likelihood, dictionary, or several.")] = "antennas",
@@ -141,21 +142,20 @@ def novelty(
     output: Output = None,
 ) -> None:
     """Say how surely an estimator's receiver would notice other channels, by SNR and number of frames."""
-    with one_line_errors():
-        from chanest.novelty.changes import change_names
-        from chanest.studies.novelty import NoveltyStudy
+    from chanest.novelty.changes import change_names
+    from chanest.studies.novelty import NoveltyStudy
 
-        scenario = scenario_of(name)
-        known = {"all": change_names(scenario), "none": []}
-        study = NoveltyStudy(
-            scenario=scenario, scores=tuple(names_in(score)), estimator=estimator,
-            changes=tuple(known.get(changes, names_in(changes))), snr_db=parse_snr(snr), lengths=parse_lengths(lengths),
-            frames=frames, home_frames=home, reference_frames=reference, level=level, seed=seed,
-        )  # fmt: skip
-        folder = output or Path("out") / f"{scenario.name}_novelty"
-        _run(study, folder, workers, scheduler, restart, hours)
+    scenario = scenario_of(name)
+    known = {"all": change_names(scenario), "none": []}
+    study = NoveltyStudy(
+        scenario=scenario, scores=tuple(names_in(score)), estimator=estimator,
+        changes=tuple(known.get(changes, names_in(changes))), snr_db=parse_snr(snr), lengths=parse_lengths(lengths),
+        frames=frames, home_frames=home, reference_frames=reference, level=level, seed=seed,
+    )  # fmt: skip
+    _run(study, output, workers, scheduler, restart, hours)
 
 
+@one_line_errors()
 def track(
     name: Name,
     estimators: Tracked = "gated-lmmse,gmm",
@@ -171,27 +171,24 @@ def track(
     output: Output = None,
 ) -> None:
     """Let estimators carry what they have seen of the angles from snapshot to snapshot of a moving scenario."""
-    with one_line_errors():
-        from chanest.studies.tracking import TrackingStudy
+    from chanest.studies.tracking import TrackingStudy
 
-        scenario = scenario_of(name)
-        study = TrackingStudy(
-            scenario=scenario, estimators=tuple(names_in(estimators)), snr_db=parse_snr(snr), tracks=tracks,
-            memory=memory, trained_on=_lender(trained_on), seed=seed,
-        )  # fmt: skip
-        folder = output or Path("out") / f"{scenario.name}_track"
-        _run(study, folder, workers, scheduler, restart, hours)
+    study = TrackingStudy(
+        scenario=scenario_of(name), estimators=tuple(names_in(estimators)), snr_db=parse_snr(snr), tracks=tracks,
+        memory=memory, trained_on=_lender(trained_on), seed=seed,
+    )  # fmt: skip
+    _run(study, output, workers, scheduler, restart, hours)
 
 
+@one_line_errors()
 def report(
     run: Annotated[Path, typer.Argument(help="The folder of a study; those in its subfolders come too.")],
 ) -> None:
     """Draw the figures and write the tables and the page of a study again."""
-    with one_line_errors():
-        from chanest.studies import STUDIES
-        from vlista_core.study.commands import show
+    from chanest.studies import STUDIES
+    from vlista_core.study.commands import show
 
-        show(run, STUDIES)
+    show(run, STUDIES)
 
 
 def parse_snr(text: str) -> tuple[float, ...]:
@@ -261,7 +258,7 @@ def _notes(refused: dict[str, str]) -> list[str]:
 
 
 def _run(
-    study: ChannelStudy, folder: Path, workers: int, scheduler: str | None, restart: bool, hours: float,
+    study: ChannelStudy, output: Path | None, workers: int, scheduler: str | None, restart: bool, hours: float,
     notes: Sequence[str] = (),
 ) -> None:  # fmt: skip
     from chanest.studies import STUDIES
@@ -269,4 +266,6 @@ def _run(
     from vlista_core.study.commands import run_command
 
     study.check()
-    run_command(study, folder, STUDIES, Options(workers, scheduler, restart, hours, notes))
+    run_command(
+        study, output or Path("out") / study.folder(), STUDIES, Options(workers, scheduler, restart, hours, notes)
+    )

@@ -31,6 +31,8 @@ class ChannelStudy(Study):
     """A study on test draws of a scenario."""
 
     packages: ClassVar[tuple[str, ...]] = ("sionna-no-rt",)
+    heading: ClassVar[str]
+    """Of the page, after the name of the scenario."""
 
     scenario: Scenario
     snr_db: tuple[float, ...] = (0.0, 10.0, 20.0)
@@ -49,6 +51,13 @@ class ChannelStudy(Study):
         for name, value in self:
             if isinstance(value, tuple) and len(set(value)) < len(value):
                 raise ValueError(f"{name} must not name anything twice, got {list(value)}")
+
+    def title(self) -> str:
+        return f"{self.scenario.name}: {self.heading}"
+
+    def folder(self) -> str:
+        """The name of the folder in out/ for a run that is given none."""
+        return f"{self.scenario.name}_{self.name}"
 
     def cell_id(self, cell: Cell) -> str:
         return f"{cell['name']}.snr_{cell['snr_db']:g}"

@@ -33,6 +33,7 @@ class CoverageStudy(ChannelStudy):
     """The estimators on the same test channels at each SNR: as `get_estimator` gives them, and uncalibrated."""
 
     name: ClassVar[str] = "coverage"
+    heading: ClassVar[str] = "what intervals cover"
     summary: ClassVar[str] = (
         "Coverage: share of the entries of h that lie in the Gaussian interval of that level, ĥ and its variance being given; "
         "conformal: in the interval that needs no Gaussian errors. ECE: mean gap between coverage and level, 5 % to 95 %. "
@@ -113,9 +114,6 @@ class CoverageStudy(ChannelStudy):
         path = folder / "reliability.png"
         draw_reliability(self, self.variances(frame), path)
         return [Figure("Reliability", "", path)]
-
-    def title(self) -> str:
-        return f"{self.scenario.name}: what intervals cover"
 
 
 def _figures(signal: Tensor, variance: Tensor, truth: Tensor) -> Row:

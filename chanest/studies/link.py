@@ -38,6 +38,7 @@ class LinkStudy(ChannelStudy, LinkSetup):
     """Which receivers, at which SNRs; what a block is, is said in LinkSetup."""
 
     name: ClassVar[str] = "link"
+    heading: ClassVar[str] = "block errors of a link"
     summary: ClassVar[str] = "Block errors of a coded link in Sionna with each estimator in the receiver."
     growing: ClassVar[frozenset[str]] = frozenset({"receivers", "snr_db"})
 
@@ -124,9 +125,6 @@ class LinkStudy(ChannelStudy, LinkSetup):
             "LDPC code. Every receiver has the same channels, beams, bits and noise. SNR is that of one antenna and one stream."
         )
         return [Figure("Block error rate", caption, path)]
-
-    def title(self) -> str:
-        return f"{self.scenario.name}: block errors of a link"
 
 
 def usable_receivers(scenario: Scenario) -> tuple[list[str], dict[str, str]]:

@@ -29,6 +29,12 @@ LENGTHS = (1, 5, 10, 20, 50)
 _STREAM, _SNR = 20, 10.0
 """What a table of one length and of one SNR shows, or the nearest there is."""
 _BLOCK = 500
+_COLUMNS = (
+    ("AUROC of streams", "auroc", ".3f"),
+    ("median p-value of streams", "median_p", ".2g"),
+    ("median p-value of the two-sample t-test", "median_t_test", ".2g"),
+)
+"""Words, column and format of the tables on changes."""
 Point = tuple[float, int]
 """An SNR and a number of frames."""
 
@@ -37,6 +43,7 @@ class NoveltyStudy(ChannelStudy):
     """Test frames from home and of every change, cut into streams of each length, told apart by each score."""
 
     name: ClassVar[str] = "novelty"
+    heading: ClassVar[str] = "channels that are new"
     summary: ClassVar[str] = (
         "AUROC: the probability that a changed stream has a larger T² than one from home. The p-value of a stream is the share "
         "of home streams with a larger T²; an alarm is a p-value of at most the level."
@@ -134,14 +141,11 @@ class NoveltyStudy(ChannelStudy):
         by_snr = [(snr, length) for snr in values_of(streams, "snr_db")]
         for score in dict.fromkeys(streams["score"]):
             own = streams[streams["score"] == score]
-            tables.append(_table(own, by_frames, f"{score}: AUROC of streams {at}", "auroc", ".3f"))
-            tables.append(_table(own, by_frames, f"{score}: median p-value of streams {at}", "median_p", ".2g"))
-            if own["median_t_test"].notna().any():
-                title = f"{score}: median p-value of the two-sample t-test {at}"
-                tables.append(_table(own, by_frames, title, "median_t_test", ".2g"))
+            for words, column, form in _COLUMNS:
+                tables.append(_table(own, by_frames, f"{score}: {words} {at}", column, form))
             if len(by_snr) > 1:
-                tables.append(_table(own, by_snr, f"{score}: AUROC of streams {of}", "auroc", ".3f"))
-                tables.append(_table(own, by_snr, f"{score}: median p-value of streams {of}", "median_p", ".2g"))
+                for words, column, form in _COLUMNS[:2]:
+                    tables.append(_table(own, by_snr, f"{score}: {words} {of}", column, form))
             tables.append(self._false_alarms(own, score))
         return [table for table in tables if table.lines]
 
@@ -181,9 +185,6 @@ class NoveltyStudy(ChannelStudy):
         path = folder / "novelty.png"
         draw_novelty(self, self.streams(frame), path)
         return [Figure("Channels that are new", "", path)]
-
-    def title(self) -> str:
-        return f"{self.scenario.name}: channels that are new"
 
 
 @lru_cache(maxsize=2)
@@ -234,8 +235,8 @@ def _figures(detector: NoveltyDetector, streams: Tensor, snr_db: float, home: Te
 
 
 def _table(own: pd.DataFrame, points: list[Point], title: str, column: str, form: str) -> Table:
-    """A column for the changes of one score: a line per change, a column per point."""
-    away = own[own["change"] != HOME]
+    """A column for the changes of one score: a line per change, a column per point; no lines where it is empty."""
+    away = own[(own["change"] != HOME) & bool(own[column].notna().any())]
     wide = away.pivot(index="change", columns=["snr_db", "frames"], values=column)
     lines = [
         (CHANGES[name].words, *(number(wide[point][name] if point in wide else None, form) for point in points))

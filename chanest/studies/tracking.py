@@ -30,6 +30,7 @@ class TrackingStudy(ChannelStudy):
     """Estimators with and without tracking on test tracks of a moving scenario, and the bound that knows the angles."""
 
     name: ClassVar[str] = "tracking"
+    heading: ClassVar[str] = "snapshots over time"
     summary: ClassVar[str] = (
         "NMSE by snapshot of a track: dotted and plain names each snapshot by itself, solid and “tracked” with what earlier "
         "snapshots have shown of the angles. The bound is told the angles."
@@ -114,6 +115,3 @@ class TrackingStudy(ChannelStudy):
         path = folder / "nmse_by_snapshot.png"
         draw_tracking(self, frame, path)
         return [Figure("NMSE by snapshot", "", path)]
-
-    def title(self) -> str:
-        return f"{self.scenario.name}: snapshots over time"

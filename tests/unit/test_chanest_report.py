@@ -139,13 +139,9 @@ def test_a_study_that_has_just_begun_has_tables_of_what_there_is() -> None:
     assert only.lines == [("lmmse", "−4.7", "–", "–", "–", "–", "–", "–")]
 
 
-def _markdown(folder: Path) -> str:
-    read = read_study(folder, STUDIES)
-    return markdown(read.study, read.frame)
-
-
 def test_markdown_has_as_many_cells_in_every_line(tmp_path: Path) -> None:
-    text = _markdown(_stored(_ranking(), tmp_path))
+    read = read_study(_stored(_ranking(), tmp_path), STUDIES)
+    text = markdown(read.study, read.frame)
     for block in text.split("**")[2::2]:
         widths = {line.count("|") for line in block.splitlines() if line.startswith("|")}
         assert len(widths) == 1
@@ -246,8 +242,8 @@ def test_the_page_of_a_folder_shows_the_studies_in_its_subfolders(tmp_path: Path
                "score_64x16", "tracking"],
 )  # fmt: skip
 def test_the_recorded_tables_are_those_of_the_recorded_rows(folder: str) -> None:
-    recorded = (RECORDED / folder / "table.md").read_text(encoding="utf-8")
-    assert recorded == _markdown(RECORDED / folder)
+    read = read_study(RECORDED / folder, STUDIES)
+    assert (RECORDED / folder / "table.md").read_text(encoding="utf-8") == markdown(read.study, read.frame)
 
 
 def test_a_folder_without_a_study_is_told(tmp_path: Path) -> None:

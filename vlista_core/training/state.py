@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from vlista_core import tensorfile
 from vlista_core.tensorfile import Json, Kind
 
-RESUME = Kind("training", "file to resume training from", format=1)
+RESUME = Kind("training", "file to resume training from", format=2)
 
 
 class DivergedError(RuntimeError):
