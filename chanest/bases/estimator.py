@@ -5,24 +5,22 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
 from chanest.fit import Fit
+from chanest.problem import ChannelProblem
 from chanest.uncertainty.calibration import Calibration
 from chanest.uncertainty.estimate import ChannelEstimate, independent
 from chanest.uncertainty.noise import NoiseModel
-from vlista_core.configured import Configured
+from vlista_core.configured import Configured, register
 from vlista_core.estimate import Estimate, Estimator, Measurement
 from vlista_core.gaussian import Covariance, condition
 from vlista_core.linops import LinearMap
 from vlista_core.metrics import nmse_db
 from vlista_core.tensorfile import Json
-
-if TYPE_CHECKING:
-    from chanest.problem import ChannelProblem
 
 _SPREAD_ENTRIES = 2**22
 """Of the covariances that are worked with at once where variances are asked for."""
@@ -31,7 +29,10 @@ ChunkSpread = Callable[[Measurement, Tensor, Estimate, LinearMap | None], Tensor
 
 
 class ChannelEstimator(nn.Module, Estimator, Configured):
-    """ĥ = vec(Ĥ) from y = Φh + n for one pair of arrays. A subclass is one file and one line in the registry."""
+    """ĥ = vec(Ĥ) from y = Φh + n for one pair of arrays. A subclass is one file and one line in the registry.
+
+    A class that gives itself a `name` can be loaded from files.
+    """
 
     name: ClassVar[str]
     """As in the registry, tables and file names."""
@@ -46,6 +47,13 @@ class ChannelEstimator(nn.Module, Estimator, Configured):
     """Whether it is for one subcarrier only."""
     one_polarisation: ClassVar[bool] = False
     """Whether it is for arrays of one polarisation only."""
+    longest: ClassVar[int | None] = None
+    """The largest n for which its matrices of n × n entries are meant; None for any."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "name" in vars(cls):
+            register(cls)
 
     def __init__(self, signal_length: int) -> None:
         super().__init__()
@@ -61,6 +69,11 @@ class ChannelEstimator(nn.Module, Estimator, Configured):
     @classmethod
     def check(cls, problem: ChannelProblem) -> None:
         """ValueError where the method is not for problems of this kind."""
+        if cls.longest is not None and problem.signal_length > cls.longest:
+            raise ValueError(
+                f"{cls.name} works with matrices of n x n entries, n at most {cls.longest}; {problem.scenario.name} has "
+                f"n = {problem.signal_length}, for which there are somp, sw-omp and dlista"
+            )
         if cls.narrowband and problem.subcarriers > 1:
             raise ValueError(f"{cls.name} is for one subcarrier; {problem.scenario.name} has {problem.subcarriers}")
         rx, tx = problem.arrays

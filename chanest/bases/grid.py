@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar, Self
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import ClassVar, Self
 
 from torch import Tensor
 
 from chanest.bases.estimator import ChannelEstimator
 from chanest.dictionaries import KroneckerMap, Link, link_dictionary
 from chanest.fit import Clock, Fit
+from chanest.problem import ChannelBatch, ChannelProblem
 from vlista_core.estimate import Estimate, Measurement
 from vlista_core.metrics import nmse_db
 from vlista_core.solvers.base import Solver
 from vlista_core.tensorfile import Json
-
-if TYPE_CHECKING:
-    from chanest.problem import ChannelBatch, ChannelProblem
 
 Settings = Mapping[str, float]
 Choices = Mapping[str, tuple[float, ...]]
@@ -85,7 +84,9 @@ class GridEstimator(ChannelEstimator):
         few atoms of a grid explain of a channel; it decides at high SNR.
         """
         power = measured.y.abs().square().mean(1)
-        return self.settings["noise_factor"] * measured.noise_var + self.settings["model_error"] * power
+        return (
+            self.settings.get("noise_factor", 1.0) * measured.noise_var + self.settings.get("model_error", 0.0) * power
+        )
 
     def fit(self, problem: ChannelProblem, plan: Fit) -> dict[str, Json]:
         """Search one setting after the other on validation draws until none changes or the budget is spent.
@@ -119,11 +120,15 @@ class GridEstimator(ChannelEstimator):
 
 
 class SolverEstimator(GridEstimator):
-    """A solver of vlista_core that is told `level` in place of σ²."""
+    """A solver of vlista_core that is told `level` in place of σ² and takes the settings that are fields of its own."""
 
-    @abstractmethod
+    solver_class: ClassVar[type[Solver]]
+
     def solver(self, measurements: int, dictionary: KroneckerMap) -> Solver:
         """The solver that the present settings mean for m measurements."""
+        build: Callable[..., Solver] = self.solver_class
+        own = self.settings.keys() & {field.name for field in fields(self.solver_class)}
+        return build(dictionary=dictionary, **{name: self.settings[name] for name in own})
 
     def solve(self, measured: Measurement, dictionary: KroneckerMap) -> Estimate:
         solver = self.solver(measured.y.shape[1], dictionary)

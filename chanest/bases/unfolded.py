@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import time
+from abc import abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar, Protocol, cast
+from typing import ClassVar, Protocol, Self, cast
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from chanest.bases.draws import PooledDraws
 from chanest.bases.estimator import ChannelEstimator
 from chanest.dictionaries import KroneckerMap, LearnedKronecker
 from chanest.fit import Fit
+from chanest.problem import ChannelProblem
 from vlista_core.estimate import Estimate, Measurement
 from vlista_core.linops import LinearMap
 from vlista_core.models.base import UnfoldedModel
@@ -22,9 +24,6 @@ from vlista_core.progress import listening
 from vlista_core.prox import squared_modulus
 from vlista_core.tensorfile import Json
 from vlista_core.training import Trainer
-
-if TYPE_CHECKING:
-    from chanest.problem import ChannelProblem
 
 GROUP = 16
 """Samples of like SNR over which the training loss takes one NMSE."""
@@ -61,6 +60,15 @@ class UnfoldedEstimator(ChannelEstimator):
     def __init__(self, signal_length: int, network: UnfoldedModel) -> None:
         super().__init__(signal_length)
         self.network, self.forms_product = network, network.forms_product
+
+    @classmethod
+    @abstractmethod
+    def network_for(cls, problem: ChannelProblem) -> UnfoldedModel:
+        """The network for a problem, not trained."""
+
+    @classmethod
+    def build(cls, problem: ChannelProblem) -> Self:
+        return cls(problem.signal_length, cls.network_for(problem))
 
     def fit(self, problem: ChannelProblem, plan: Fit) -> dict[str, Json]:
         """Start from training draws in the middle of the SNR range, then train on all of it for the rest of the budget."""
@@ -142,6 +150,10 @@ class BeamspaceEstimator(UnfoldedEstimator):
     def __init__(self, signal_length: int, network: UnfoldedModel, grid: LearnedKronecker) -> None:
         super().__init__(signal_length, network)
         self.grid = grid.requires_grad_(False)
+
+    @classmethod
+    def build(cls, problem: ChannelProblem) -> Self:
+        return cls(problem.signal_length, cls.network_for(problem), LearnedKronecker(problem.dictionary()))
 
     def start_from(self, batch: Batch) -> None:
         grid = self.grid.frozen()

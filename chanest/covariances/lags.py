@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -18,11 +17,9 @@ from chanest.arrays import Array
 from chanest.channels.rays import Rays
 from chanest.channels.source import ChannelSource
 from chanest.frontend import BeamformingMap
+from chanest.problem import ChannelProblem
 from vlista_core.gaussian import Covariance
 from vlista_core.linops import LinearMap
-
-if TYPE_CHECKING:
-    from chanest.problem import ChannelProblem
 
 _RAYS_BLOCK = 250
 

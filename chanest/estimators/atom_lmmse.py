@@ -9,7 +9,7 @@ not formed. How it learns: `chanest.networks.powers_fit`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -21,16 +21,13 @@ from chanest.covariances.directions import SeenDirections
 from chanest.fit import Fit
 from chanest.networks.powers import PowerNetwork
 from chanest.networks.powers_fit import fit_powers
+from chanest.problem import ChannelProblem
 from chanest.scenario import CdlSection
-from vlista_core.checkpoint import register_model
 from vlista_core.estimate import Estimate, Measurement
 from vlista_core.gaussian import condition
 from vlista_core.linops import LinearMap
 from vlista_core.prox import soft_threshold, squared_modulus
 from vlista_core.tensorfile import Json
-
-if TYPE_CHECKING:
-    from chanest.problem import ChannelProblem
 
 _FEWEST_DIRECTIONS, _MOST_DIRECTIONS = 16, 96
 """At an end; twice as many as elements in between. Channels of several models come from more places: half as many again, up
@@ -40,7 +37,6 @@ _PROFILES_LARGE, _LARGE = 80, 512
 _CHUNK_ENTRIES = 2**21
 
 
-@register_model
 class AtomLMMSE(ChannelEstimator):
     """One layer to look and one to answer; the powers of all atoms come from what the first one sees."""
 

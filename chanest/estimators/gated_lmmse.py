@@ -10,7 +10,7 @@ by these weights.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -21,21 +21,17 @@ from chanest.covariances import BeamView, LagLayout
 from chanest.covariances.codebook import CovarianceCodebook
 from chanest.fit import Fit
 from chanest.networks.gate import KINDS, Gate, fit_gate, gate_features
-from vlista_core.checkpoint import register_model
+from chanest.problem import ChannelProblem
 from vlista_core.estimate import Estimate, Measurement
 from vlista_core.gaussian import condition
 from vlista_core.linops import LinearMap
 from vlista_core.tensorfile import Json
-
-if TYPE_CHECKING:
-    from chanest.problem import ChannelProblem
 
 CODES, HIDDEN, VERIFIED = 384, 384, 2
 _CODES_LARGE, _LARGE = 96, 512
 _CHUNK_ENTRIES = 2**20
 
 
-@register_model
 class GatedLMMSE(FamilyEstimator):
     """An exact step with a covariance that a gate chooses from a codebook by what y shows, checked by likelihoods."""
 

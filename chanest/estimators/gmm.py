@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal, Self
+from typing import Literal, Self
 
 import torch
 from torch import Tensor
@@ -16,14 +16,11 @@ from chanest.covariances.codebook import k_means
 from chanest.covariances.components import KroneckerComponents, LagComponents
 from chanest.covariances.lags import BeamView, LagCovariance, has_lags
 from chanest.fit import Clock, Fit
-from vlista_core.checkpoint import register_model
+from chanest.problem import ChannelProblem
 from vlista_core.estimate import Estimate, Measurement
 from vlista_core.gaussian import Posterior, condition
 from vlista_core.linops import LinearMap
 from vlista_core.tensorfile import Json
-
-if TYPE_CHECKING:
-    from chanest.problem import ChannelProblem
 
 Structure = Literal["toeplitz", "kronecker"]
 
@@ -37,7 +34,6 @@ _LIKELY = 4
 _SNRS_DB = (0.0, 10.0, 20.0)
 
 
-@register_model
 class GMM(FamilyEstimator):
     """h ~ Σ_k π_k CN(0, R_k), fitted by EM; ĥ = Σ_k p(k | y) R_kΦᴴ(ΦR_kΦᴴ + σ²I)⁻¹y. One factorisation per component.
 

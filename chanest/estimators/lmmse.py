@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -13,18 +13,14 @@ from chanest.covariances import MainDirections
 from chanest.covariances.components import LagComponents
 from chanest.covariances.lags import has_lags
 from chanest.fit import Fit
-from vlista_core.checkpoint import register_model
+from chanest.problem import ChannelProblem
 from vlista_core.estimate import Measurement
 from vlista_core.gaussian import Covariance
 from vlista_core.metrics import nmse_db
 from vlista_core.tensorfile import Json
 
-if TYPE_CHECKING:
-    from chanest.problem import ChannelProblem
-
 _BLOCK = 2000
 _CHUNK_ENTRIES = 2**23
-_LARGEST = 4096
 _SCORED_ENTRIES = 2**16
 _FAVOUR_DB = 0.02
 """What a Toeplitz covariance may be behind and still be taken: it is far smaller and faster."""
@@ -33,7 +29,6 @@ _SHRINKAGES = (0.0, 1e-3, 1e-2)
 _SNRS_DB = (0.0, 10.0, 20.0)
 
 
-@register_model
 class LMMSE(GaussianEstimator):
     """ĥ = RΦᴴ(ΦRΦᴴ + σ²I)⁻¹y with R, the covariance of the training channels.
 
@@ -44,6 +39,7 @@ class LMMSE(GaussianEstimator):
     name = "lmmse"
     summary = "LMMSE with the covariance of the whole ensemble"
     needs_fit = True
+    longest = 4096
 
     def __init__(self, rx: Array, tx: Array, *, signal_length: int, rank: int) -> None:
         """rank: eigenvectors that are kept; 0 for a Toeplitz covariance."""
@@ -54,13 +50,6 @@ class LMMSE(GaussianEstimator):
         self.register_buffer("factor", torch.zeros(signal_length, rank, dtype=torch.complex64))
         self.register_buffer("floor", torch.zeros(()))
         self.toeplitz = LagComponents(rx, tx, 1) if rank == 0 else None
-
-    @classmethod
-    def check(cls, problem: ChannelProblem) -> None:
-        if problem.signal_length > _LARGEST:
-            raise ValueError(
-                f"lmmse holds a covariance of all {problem.signal_length} entries of vec(H); at most {_LARGEST} are allowed"
-            )
 
     @classmethod
     def build(cls, problem: ChannelProblem) -> Self:

@@ -11,7 +11,7 @@ fixed points and needs a few only. κ goes to zero with the SNR: where the noise
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -21,13 +21,10 @@ from chanest.bases.estimator import GaussianEstimator
 from chanest.covariances import BeamView, DirectionCovariance, Directions, LagCovariance, LagLayout
 from chanest.covariances.directions import distinct, ray_phases
 from chanest.fit import Fit
-from vlista_core.checkpoint import register_model
+from chanest.problem import ChannelProblem
 from vlista_core.estimate import Measurement
 from vlista_core.gaussian import condition
 from vlista_core.tensorfile import Json
-
-if TYPE_CHECKING:
-    from chanest.problem import ChannelProblem
 
 MOST_DIRECTIONS = 512
 """At each end; where training channels have more, their k-means are taken."""
@@ -42,7 +39,6 @@ _FLOOR = 1e-7
 _SNRS_DB, _SCORED = (0.0, 10.0, 20.0, 30.0), 32
 
 
-@register_model
 class RaySBL(GaussianEstimator):
     """A variance for every pair of directions that training channels have rays in, adapted to y by accelerated EM."""
 

@@ -10,7 +10,7 @@ into a few spikes that also fit the noise. Without coupling (`coupling` 0) it is
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -19,19 +19,13 @@ from chanest.arrays import Array
 from chanest.bases.grid import Choices, GridEstimator, Settings
 from chanest.covariances.grid import GridCovariance, GridLags
 from chanest.dictionaries import KroneckerMap, grid_points
-from vlista_core.checkpoint import register_model
 from vlista_core.estimate import Estimate, Measurement
 from vlista_core.gaussian import condition
 from vlista_core.linops import DenseMap
 
-if TYPE_CHECKING:
-    from chanest.problem import ChannelProblem
-
 _LEAST_NOISE = 1e-5
-_LONGEST = 4096
 
 
-@register_model
 class SBL(GridEstimator):
     """SBL with σ² = level; gives the posterior variance of every entry of the channel.
 
@@ -41,6 +35,7 @@ class SBL(GridEstimator):
 
     name = "sbl"
     summary = "sparse Bayesian learning on an angular grid, neighbouring angles coupled"
+    longest = 4096
     forms_product = True
     defaults: ClassVar[Settings] = {
         "oversampling": 2.0,
@@ -57,14 +52,6 @@ class SBL(GridEstimator):
         "model_error": (0.0, 1e-3, 1e-2),
     }
     chunk_bytes = 2**25
-
-    @classmethod
-    def check(cls, problem: ChannelProblem) -> None:
-        if problem.signal_length > _LONGEST:
-            raise ValueError(
-                f"sbl works with the covariance of all entries of vec(H), at most {_LONGEST} of them, got "
-                f"{problem.signal_length}; use somp or sw-omp for many subcarriers"
-            )
 
     def solve(self, measured: Measurement, dictionary: KroneckerMap) -> Estimate:
         power = measured.y.abs().square().mean(1)

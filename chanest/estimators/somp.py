@@ -10,13 +10,11 @@ from torch import Tensor
 from chanest.bases.grid import Choices, GridEstimator, Settings
 from chanest.dictionaries import KroneckerMap, link_dictionary
 from chanest.frontend import BeamformingMap
-from vlista_core.checkpoint import register_model
 from vlista_core.estimate import Estimate, Measurement
 from vlista_core.linops import LinearMap
 from vlista_core.solvers.base import State, iterate
 
 
-@register_model
 class SOMPEstimator(GridEstimator):
     """Simultaneous OMP (Tropp, Gilbert & Strauss 2006) on the angles; no grid of delays.
 

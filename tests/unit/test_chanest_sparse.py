@@ -186,7 +186,7 @@ def test_lags_stand_for_the_dictionary(polarization: Polarization) -> None:
 
 
 def test_sbl_refuses_a_covariance_that_is_too_large() -> None:
-    with pytest.raises(ValueError, match="at most 4096 of them, got 16384"):
+    with pytest.raises(ValueError, match="n at most 4096; wideband_64x4 has n = 16384"):
         SBL.check(ChannelProblem(load_scenario("wideband_64x4")))
 
 
