@@ -54,7 +54,7 @@ class Covariance(LinearMap):
     def members(self) -> Iterator[Self]:
         """One after another, each shared by all samples."""
         for k in range(self.batch or 1):
-            yield self._with(lambda tensor, k=k: tensor if len(tensor) == 1 else tensor[k : k + 1], lambda part: part)
+            yield self.select(torch.tensor([k], device=self.device))
 
     def mixture(self, weights: Tensor) -> Covariance:
         """Σ_k weight_k R_k over the members of this family. weights: [batch, members], not negative."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from chanest.fit import Fit
-from chanest.problem import ChannelProblem
+from chanest.problem import ChannelBatch, ChannelProblem
 from chanest.uncertainty.calibration import Calibration
 from chanest.uncertainty.estimate import ChannelEstimate, independent
 from chanest.uncertainty.noise import NoiseModel
@@ -20,8 +20,11 @@ from vlista_core.estimate import Estimate, Estimator, Measurement
 from vlista_core.gaussian import Covariance, condition
 from vlista_core.linops import LinearMap
 from vlista_core.metrics import nmse_db
+from vlista_core.problems import Batch
 from vlista_core.tensorfile import Json
 
+SNRS_DB = (0.0, 10.0, 20.0)
+"""At which fits are validated, unless a method asks for others."""
 _SPREAD_ENTRIES = 2**22
 """Of the covariances that are worked with at once where variances are asked for."""
 ChunkSpread = Callable[[Measurement, Tensor, Estimate, LinearMap | None], Tensor | None]
@@ -158,13 +161,23 @@ class ChannelEstimator(nn.Module, Estimator, Configured):
             if not name.startswith("noise.")
         )
 
-    def validation_nmse_db(self, problem: ChannelProblem, snrs: tuple[float, ...], count: int, seed: int) -> list[Json]:
-        """NMSE in dB on `count` validation draws at each of `snrs`: what a file says of a fit."""
-        scores: list[Json] = []
-        for snr in snrs:
-            batch = problem.sample(count, seed=seed, split="validation", snr_db=snr)
-            scores.append(nmse_db(self.estimate(batch.y, batch.phi, batch.noise_var).signal, batch.signal))
-        return scores
+    def nmse_db(self, batch: Batch) -> float:
+        """NMSE in dB of its estimates of a batch."""
+        return nmse_db(self.estimate(batch.y, batch.phi, batch.noise_var).signal, batch.signal)
+
+    def validation(
+        self, problem: ChannelProblem, plan: Fit, count: int, snrs: tuple[float, ...] = SNRS_DB
+    ) -> dict[str, Json]:
+        """What a file says of a fit: NMSE in dB on `count` validation draws at each of `snrs`."""
+        scores = [self.nmse_db(batch) for batch in validation_draws(problem, plan, count, snrs)]
+        return {"validation_snr_db": list(snrs), "validation_nmse_db": list(scores)}
+
+
+def validation_draws(
+    problem: ChannelProblem, plan: Fit, count: int, snrs: tuple[float, ...] = SNRS_DB
+) -> list[ChannelBatch]:
+    """`count` validation draws at each SNR."""
+    return [problem.sample(count, seed=plan.seed, split="validation", snr_db=snr) for snr in snrs]
 
 
 class GaussianEstimator(ChannelEstimator):

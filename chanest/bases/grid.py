@@ -10,19 +10,17 @@ from typing import ClassVar, Self
 
 from torch import Tensor
 
-from chanest.bases.estimator import ChannelEstimator
+from chanest.bases.estimator import SNRS_DB, ChannelEstimator, validation_draws
 from chanest.dictionaries import KroneckerMap, Link, link_dictionary
 from chanest.fit import Clock, Fit
-from chanest.problem import ChannelBatch, ChannelProblem
+from chanest.problem import ChannelProblem
 from vlista_core.estimate import Estimate, Measurement
-from vlista_core.metrics import nmse_db
 from vlista_core.solvers.base import Solver
 from vlista_core.tensorfile import Json
 
 Settings = Mapping[str, float]
 Choices = Mapping[str, tuple[float, ...]]
 
-_SNRS_DB = (0.0, 10.0, 20.0)
 _CHANNELS = 100
 _LEAST_CHANNELS = 8
 _SCORES = 25
@@ -112,7 +110,7 @@ class GridEstimator(ChannelEstimator):
         return {
             "settings": dict(best),
             "validation_nmse_db": score,
-            "snr_db": list(_SNRS_DB),
+            "snr_db": list(SNRS_DB),
             "validation_channels": search.channels,
             "settings_tried": len(search.scores),
             "search_finished": not skipped,
@@ -139,13 +137,13 @@ class _Search:
     """Scores of settings on one set of validation draws, each computed once."""
 
     def __init__(self, estimator: GridEstimator, problem: ChannelProblem, plan: Fit) -> None:
-        self.estimator, self.plan, self.clock = estimator, plan, Clock(plan)
+        self.estimator, self.clock = estimator, Clock(plan)
         self.share_per_atom = 0.0
         self.scores: dict[tuple[tuple[str, float], ...], float] = {}
-        self.draws = self._draw(problem, _LEAST_CHANNELS)
+        self.draws = validation_draws(problem, plan, _LEAST_CHANNELS)
         self.score(estimator.settings)
         affordable = int(_LEAST_CHANNELS / _SCORES / max(self.clock.share(), 1e-9)) if plan.steps is None else _CHANNELS
-        self.draws = self._draw(problem, min(max(affordable, _LEAST_CHANNELS), _CHANNELS))
+        self.draws = validation_draws(problem, plan, min(max(affordable, _LEAST_CHANNELS), _CHANNELS))
         self.scores.clear()
 
     @property
@@ -159,9 +157,7 @@ class _Search:
         if key not in self.scores:
             before = self.clock.share()
             self.estimator.settings = dict(settings)
-            found = [self.estimator.estimate(batch.y, batch.phi, batch.noise_var).signal for batch in self.draws]
-            errors = [nmse_db(signal, batch.signal) for signal, batch in zip(found, self.draws, strict=True)]
-            mean = sum(errors) / len(errors)
+            mean = sum(self.estimator.nmse_db(batch) for batch in self.draws) / len(self.draws)
             self.scores[key] = math.inf if math.isnan(mean) else mean
             self.clock.tick()
             self.share_per_atom = (self.clock.share() - before) / self.estimator.grid().shape[1]
@@ -175,6 +171,3 @@ class _Search:
             return True
         self.estimator.settings = dict(settings)
         return self.clock.share() + self.share_per_atom * self.estimator.grid().shape[1] <= 1.0
-
-    def _draw(self, problem: ChannelProblem, count: int) -> list[ChannelBatch]:
-        return [problem.sample(count, seed=self.plan.seed, split="validation", snr_db=snr) for snr in _SNRS_DB]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from chanest.covariances.lags import BeamView, LagCovariance, LagLayout
-from chanest.fit import Report
+from chanest.fit import Fit
 from chanest.problem import ChannelProblem
 
 FLOOR = 2e-3
@@ -59,26 +59,24 @@ class CovarianceCodebook(nn.Module):
         return near / members.square().sum(1).mean().clamp_min(1e-30)
 
     @torch.no_grad()
-    def fit(self, problem: ChannelProblem, samples: int, *, seed: int, report: Report) -> None:
+    def fit(self, problem: ChannelProblem, samples: int, plan: Fit) -> None:
         """From the rays of `samples` training draws."""
         tables = []
-        for first in range(0, samples, _BLOCK):
-            indices = range(first, min(samples, first + _BLOCK))
-            rays = problem.source.rays(indices, seed=seed, split="train")
+        for block in plan.telling(0.0, 0.8).blocks(samples, _BLOCK, "covariances"):
+            rays = problem.source.rays(block, seed=plan.seed, split="train")
             tables.append(self._weighted(self.layout.of_rays(problem.source, rays)).half())
-            report(0.8 * indices.stop / samples, "covariances")
         vectors = torch.cat(tables)
         mean = torch.stack([table.float().mean(0) for table in tables]).mean(0)
         directions = _principal(vectors[:_DIRECTIONS_FROM].float() - mean)
         points = torch.cat([(table.float() - mean) @ directions.mT for table in tables])
-        labels, count = k_means(points, len(self.prior), seed)
+        labels, count = k_means(points, len(self.prior), plan.seed)
         total = torch.zeros_like(self.members)
         for part, label in zip(tables, torch.split(labels, _BLOCK), strict=True):
             total.index_add_(0, label, part.float())
         total[count == 0] = vectors[: len(count)][count == 0].float()
         self.members = total / count.clamp_min(1)[:, None]
         self.prior = (count + 0.5) / (count + 0.5).sum()
-        report(1.0, "codebook")
+        plan.report(1.0, "codebook")
 
     def _weighted(self, table: Tensor) -> Tensor:
         weight = self.layout.multiplicity.sqrt().to(table.device)

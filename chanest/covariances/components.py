@@ -57,13 +57,11 @@ class LagComponents(Components):
 
     def estimate(self, k: int, channels: Tensor) -> None:
         """Averages along diagonals, then back and forth to positive definite."""
-        self._store(k, self.layout.of_channels(channels, torch.full((len(channels), 1), 1.0 / len(channels))))
+        self.estimate_from(k, channels.mT @ channels.conj() / len(channels))
 
     def estimate_from(self, k: int, covariance: Tensor) -> None:
         """R_k from any covariance [n, n], in the same way."""
-        self._store(k, self.layout.of_matrix(covariance[None]))
-
-    def _store(self, k: int, table: Tensor) -> None:
+        table = self.layout.of_matrix(covariance[None])
         for _ in range(_PROJECTIONS):
             values, vectors = torch.linalg.eigh(self.layout.matrix(table))
             positive = (vectors * values.clamp_min(_FLOOR)[:, None, :]) @ vectors.mH

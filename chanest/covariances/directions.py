@@ -15,7 +15,7 @@ from torch import Tensor
 from chanest.arrays import Array
 from chanest.channels.coefficients import RayFactors
 from chanest.covariances.codebook import k_means
-from chanest.covariances.lags import BeamView, LagCovariance, LagLayout
+from chanest.covariances.lags import BeamView, LagCovariance, LagLayout, array_lags
 from chanest.dictionaries import KroneckerMap
 from vlista_core.gaussian import Covariance
 from vlista_core.linops import LinearMap
@@ -63,8 +63,8 @@ class Directions(LinearMap):
     @cached_property
     def lags(self) -> KroneckerMap:
         """What every atom adds to the covariance at each lag: powers [batch, atoms] -> [batch, transmit·receive lags]."""
-        receive = torch.tensor(self.layout.receive_lags)
-        return KroneckerMap(_ramps(self.arriving, receive), _ramps(self.departing, _transmit_lags(self.layout.tx)))
+        receive, transmit = array_lags(self.layout.rx)[-self.layout.shape[0] :], array_lags(self.layout.tx)
+        return KroneckerMap(_ramps(self.arriving, receive), _ramps(self.departing, transmit))
 
     def sums(self, table: Tensor) -> Tensor:
         """aᴴQa of every atom a from the lag sums of Q (see `BeamView.pulled_back`): -> [batch, departures·arrivals]."""
@@ -168,11 +168,3 @@ def _phases(steering: Tensor, array: Array) -> Tensor:
 def _elements(array: Array) -> Tensor:
     """(column, row) of the elements in the order of vec(H): [N, 2]."""
     return torch.cartesian_prod(torch.arange(array.columns), torch.arange(array.rows))
-
-
-@cache
-def _transmit_lags(array: Array) -> Tensor:
-    """(columns, rows) between two transmit elements, in the order of a table: [transmit lags, 2]."""
-    return torch.cartesian_prod(
-        torch.arange(1 - array.columns, array.columns), torch.arange(1 - array.rows, array.rows)
-    )

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from chanest.arrays import Array
+from chanest.covariances.lags import lag_between
 from chanest.dictionaries import KroneckerMap, Link
 from vlista_core.gaussian import Covariance
 from vlista_core.linops import DenseMap, LinearMap
@@ -100,8 +101,7 @@ class GridCovariance(Covariance):
 
 def _array_lags(array: Array) -> Tensor:
     """A number for the polarisations and the distance of every two ports: [ports, ports]."""
-    port = torch.arange(array.ports)
-    slant, column, row = port // array.elements, port // array.rows % array.columns, port % array.rows
-    across = column[:, None] - column + array.columns - 1
-    down = row[:, None] - row + array.rows - 1
-    return ((slant[:, None] * 2 + slant) * (2 * array.columns) + across) * (2 * array.rows) + down
+    polarisations = len(array.slants)
+    pair = torch.arange(polarisations**2).reshape(polarisations, -1)
+    lag = lag_between(array)
+    return (pair[:, None, :, None] * (lag.max() + 1) + lag[:, None]).reshape(array.ports, array.ports)

@@ -4,7 +4,7 @@ h = Ψx with an atom for every pair of a direction of departure and one of arriv
 the gradient of the whitened residual, x = η_θ(p ∘ (ΦΨ)ᴴC⁻¹y) with C = ΦΨ diag(p) (ΦΨ)ᴴ + σ²I and the soft threshold η_θ: the
 powers p of the atoms are their steps and what they are shrunk by, and with the right p one layer is enough. The first layer has
 the mean powers of training channels and only looks; a network sees (ΦΨ)ᴴy and (ΦΨ)ᴴC⁻¹y and gives the powers of the last. ΦΨ is
-not formed. How it learns: `chanest.networks.powers_fit`.
+not formed. How it learns: `chanest.networks.powers`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from chanest.bases.estimator import ChannelEstimator
 from chanest.covariances import DirectionCovariance, Directions, LagLayout
 from chanest.covariances.directions import SeenDirections
 from chanest.fit import Fit
-from chanest.networks.powers import PowerNetwork
-from chanest.networks.powers_fit import fit_powers
+from chanest.networks.powers import PowerNetwork, fit_powers
 from chanest.problem import ChannelProblem
 from chanest.scenario import CdlSection
 from vlista_core.estimate import Estimate, Measurement

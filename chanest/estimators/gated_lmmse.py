@@ -20,7 +20,8 @@ from chanest.bases.family import FamilyEstimator
 from chanest.covariances import BeamView, LagLayout
 from chanest.covariances.codebook import CovarianceCodebook
 from chanest.fit import Fit
-from chanest.networks.gate import KINDS, Gate, fit_gate, gate_features
+from chanest.networks.gate import KINDS, Gate, fit_gate
+from chanest.networks.weighing import log_powers
 from chanest.problem import ChannelProblem
 from vlista_core.estimate import Estimate, Measurement
 from vlista_core.gaussian import condition
@@ -93,7 +94,7 @@ class GatedLMMSE(FamilyEstimator):
         pulled = torch.cat([measured.phi.adjoint(measured.y), first.gradient])
         powers = self.codebook.scores(self.layout.products(pulled)).chunk(KINDS)
         scalars = [value[:, None] for value in (measured.noise_var, measured.y.abs().square().mean(1))]
-        return gate_features([*powers, *scalars])
+        return log_powers([*powers, *scalars])
 
     def _verified(self, measured: Measurement, view: BeamView, proposed: Tensor) -> Tensor:
         """The most probable members share their weight by p(y | k)·p(k); the others keep theirs. [batch, codes], logarithms."""

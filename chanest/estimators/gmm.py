@@ -31,7 +31,6 @@ _BLOCK = 2000
 _ITERATIONS = 12
 _LIKELY = 4
 """Components that variances take into account."""
-_SNRS_DB = (0.0, 10.0, 20.0)
 
 
 class GMM(FamilyEstimator):
@@ -108,12 +107,10 @@ class GMM(FamilyEstimator):
         """EM on training channels, from k-means on their angular power; ends after the budget or a few rounds."""
         clock = Clock(plan)
         count = max(2 * len(self.log_prior), min(problem.scenario.data.train, int(100 * plan.size)))
-        blocks = []
-        for first in range(0, count, _BLOCK):
-            size = min(_BLOCK, count - first)
-            blocks.append(problem.channels(size, seed=plan.seed, split="train", start=first))
-            plan.report(0.2 * (first + size) / count, "channels")
-        channels = torch.cat(blocks)
+        blocks = plan.telling(0.0, 0.2).blocks(count, _BLOCK, "channels")
+        channels = torch.cat(
+            [problem.channels(len(block), seed=plan.seed, split="train", start=block.start) for block in blocks]
+        )
         labels = self._first_labels(channels, plan.seed)
         done = 0
         for done in range(1, _ITERATIONS + 1):
@@ -124,9 +121,8 @@ class GMM(FamilyEstimator):
             if clock.share() >= 1.0:
                 break
         self._maximise(channels, labels)
-        scores = self.validation_nmse_db(problem, _SNRS_DB, 100, plan.seed)
         facts: dict[str, Json] = {"channels": count, "rounds": done, "structure": self.structure}
-        return {**facts, "validation_snr_db": list(_SNRS_DB), "validation_nmse_db": scores}
+        return {**facts, **self.validation(problem, plan, 100)}
 
     def _first_labels(self, channels: Tensor, seed: int) -> Tensor:
         """Cells of the angular amplitudes, on a grid twice as fine as the transmit array's own."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from chanest.arrays import Array
-from chanest.bases.estimator import GaussianEstimator
+from chanest.bases.estimator import SNRS_DB, GaussianEstimator, validation_draws
 from chanest.covariances import MainDirections
 from chanest.covariances.components import LagComponents
 from chanest.covariances.lags import has_lags
@@ -16,7 +16,6 @@ from chanest.fit import Fit
 from chanest.problem import ChannelProblem
 from vlista_core.estimate import Measurement
 from vlista_core.gaussian import Covariance
-from vlista_core.metrics import nmse_db
 from vlista_core.tensorfile import Json
 
 _BLOCK = 2000
@@ -26,7 +25,6 @@ _FAVOUR_DB = 0.02
 """What a Toeplitz covariance may be behind and still be taken: it is far smaller and faster."""
 _RANKS = (32, 64, 128, 256, 512)
 _SHRINKAGES = (0.0, 1e-3, 1e-2)
-_SNRS_DB = (0.0, 10.0, 20.0)
 
 
 class LMMSE(GaussianEstimator):
@@ -59,10 +57,10 @@ class LMMSE(GaussianEstimator):
     def fit(self, problem: ChannelProblem, plan: Fit) -> dict[str, Json]:
         covariance = sample_covariance(problem, plan)
         count = max(32, min(200, _SCORED_ENTRIES // self.signal_length))
-        draws = [problem.sample(count, seed=plan.seed, split="validation", snr_db=snr) for snr in _SNRS_DB]
+        draws = validation_draws(problem, plan, count)
 
         def score() -> float:
-            return sum(nmse_db(self.estimate(b.y, b.phi, b.noise_var).signal, b.signal) for b in draws) / len(draws)
+            return sum(self.nmse_db(batch) for batch in draws) / len(draws)
 
         best = (float("inf"), 0, 0.0)
         if self.toeplitz is not None:
@@ -83,7 +81,7 @@ class LMMSE(GaussianEstimator):
         self.reconfigure(rank=best[1])
         kind = "toeplitz" if best[1] == 0 else "eigenvectors"
         facts: dict[str, Json] = {"covariance": kind, "rank": best[1], "shrinkage": best[2]}
-        return {**facts, "validation_nmse_db": best[0], "snr_db": list(_SNRS_DB)}
+        return {**facts, "validation_nmse_db": best[0], "snr_db": list(SNRS_DB)}
 
     def _set(self, values: Tensor, vectors: Tensor, rank: int, shrinkage: float) -> None:
         """R = (1 - s)·V_r Λ_r V_rᴴ + s·mean(Λ)·I."""
@@ -116,9 +114,7 @@ def sample_covariance(problem: ChannelProblem, plan: Fit) -> Tensor:
     """E hhᴴ over the training split, drawn block by block: [n, n], complex128."""
     count = problem.scenario.data.train
     total = torch.zeros(problem.signal_length, problem.signal_length, dtype=torch.complex128)
-    for first in range(0, count, _BLOCK):
-        size = min(_BLOCK, count - first)
-        signal = problem.channels(size, seed=plan.seed, split="train", start=first)
+    for block in plan.blocks(count, _BLOCK, "covariance"):
+        signal = problem.channels(len(block), seed=plan.seed, split="train", start=block.start)
         total += (signal.mT @ signal.conj()).to(total.dtype)
-        plan.report((first + size) / count, "covariance")
     return total / count

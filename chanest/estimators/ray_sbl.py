@@ -93,24 +93,19 @@ class RaySBL(GaussianEstimator):
     def fit(self, problem: ChannelProblem, plan: Fit) -> dict[str, Json]:
         """Directions and powers from the rays of training channels."""
         samples = max(_BLOCK, min(_MOST_SAMPLES, int(_SAMPLES_PER_SECOND * plan.size)))
-        arriving: list[Tensor] = []
-        departing: list[Tensor] = []
-        powers: list[Tensor] = []
-        for first in range(0, samples, _BLOCK):
-            indices = range(first, min(samples, first + _BLOCK))
-            factors = problem.source.factors(problem.source.rays(indices, seed=plan.seed, split="train"))
-            for phases, kept in zip(ray_phases(factors, self.layout), (departing, arriving), strict=True):
-                kept.append(phases)
-            powers.append(factors.gains.abs().square().sum((1, 2)).flatten() * problem.source.scale**2)
-            plan.report(0.8 * indices.stop / samples, "rays")
-        self.arriving, which_arrival = distinct(torch.cat(arriving), MOST_DIRECTIONS, plan.seed)
-        self.departing, which_departure = distinct(torch.cat(departing), MOST_DIRECTIONS, plan.seed)
+        parts = []
+        for block in plan.telling(0.0, 0.8).blocks(samples, _BLOCK, "rays"):
+            factors = problem.source.factors(problem.source.rays(block, seed=plan.seed, split="train"))
+            power = factors.gains.abs().square().sum((1, 2)).flatten() * problem.source.scale**2
+            parts.append((*ray_phases(factors, self.layout), power))
+        departing, arriving, powers = (torch.cat(each) for each in zip(*parts, strict=True))
+        self.arriving, which_arrival = distinct(arriving, MOST_DIRECTIONS, plan.seed)
+        self.departing, which_departure = distinct(departing, MOST_DIRECTIONS, plan.seed)
         pair = which_departure * len(self.arriving) + which_arrival
         total = torch.zeros(len(self.departing) * len(self.arriving), dtype=torch.float64)
-        total.index_add_(0, pair, torch.cat(powers).double())
+        total.index_add_(0, pair, powers.double())
         self.powers = (total / samples).float().reshape(len(self.departing), len(self.arriving))
         self.reconfigure(arrivals=len(self.arriving), departures=len(self.departing))
-        scores = self.validation_nmse_db(problem, _SNRS_DB, _SCORED, plan.seed)
+        scores = self.validation(problem, plan, _SCORED, _SNRS_DB)
         plan.report(1.0, "validation")
-        pairs = int((self.powers > 0).sum())
-        return {"samples": samples, "pairs": pairs, "validation_snr_db": list(_SNRS_DB), "validation_nmse_db": scores}
+        return {"samples": samples, "pairs": int((self.powers > 0).sum()), **scores}
