@@ -36,7 +36,9 @@ def whiten(measured: Measurement, covariance: Tensor) -> Measurement:
     noise = groups
     if not noise_var.is_meta and bool((noise_var > 0).any()):
         identity = torch.eye(y.shape[1], dtype=y.dtype, device=y.device)
-        noise = groups * posterior.whiten(identity.expand_as(posterior.factor)).abs().square().mean(1).sum(1, keepdim=True)
+        noise = groups * posterior.whiten(identity.expand_as(posterior.factor)).abs().square().mean(1).sum(
+            1, keepdim=True
+        )
     return Measurement(rows.reshape(y.shape), _as_before(white, members, measured.phi), noise.reshape(-1))
 
 
