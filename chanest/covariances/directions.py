@@ -24,8 +24,8 @@ _SAME = 1e4
 """Phases are the same where they agree to this many parts of a radian."""
 
 
-@dataclass(frozen=True, eq=False)
-class Directions(LinearMap):
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Directions(KroneckerMap):
     """Ψ from the phases between neighbouring columns and rows: a code [batch, departures·arrivals] -> vec(H)."""
 
     departing: Tensor
@@ -34,31 +34,11 @@ class Directions(LinearMap):
     """[arrivals, 2]."""
     layout: LagLayout
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self.dictionary.shape
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.departing.dtype.to_complex()
-
-    def apply(self, x: Tensor) -> Tensor:
-        return self.dictionary.apply(x)
-
-    def adjoint(self, y: Tensor) -> Tensor:
-        return self.dictionary.adjoint(y)
-
-    def apply_block(self, x: Tensor) -> Tensor:
-        return self.dictionary.apply_block(x)
-
-    def materialize(self) -> Tensor:
-        return self.dictionary.materialize()
-
-    @cached_property
-    def dictionary(self) -> KroneckerMap:
-        """The atoms of both ends as factors."""
-        rx, tx = _ramps(self.arriving, _elements(self.layout.rx)), _ramps(self.departing, _elements(self.layout.tx))
-        return KroneckerMap(rx, tx)
+    @classmethod
+    def of(cls, departing: Tensor, arriving: Tensor, layout: LagLayout) -> Directions:
+        """From phases alone; the factors are the atoms of both ends."""
+        rx, tx = _ramps(arriving, _elements(layout.rx)), _ramps(departing, _elements(layout.tx))
+        return cls(rx, tx, departing=departing, arriving=arriving, layout=layout)
 
     @cached_property
     def lags(self) -> KroneckerMap:
@@ -127,7 +107,7 @@ class SeenDirections(BeamView):
         super().__init__(directions.layout, phi)
         self.directions = directions
         if self.beams is not None:
-            self.sent = self.beams.transmit.mT @ directions.dictionary.tx
+            self.sent = self.beams.transmit.mT @ directions.tx
             self.sent_conjugate = self.sent.conj().resolve_conj()
 
 

@@ -83,7 +83,7 @@ class AtomLMMSE(ChannelEstimator):
     @property
     def directions(self) -> Directions:
         """Ψ."""
-        return Directions(self.departing, self.arriving, self.layout)
+        return Directions.of(self.departing, self.arriving, self.layout)
 
     def chunk(self, measured: Measurement) -> int:
         """Small enough to stay in cache."""

@@ -66,7 +66,7 @@ class RaySBL(GaussianEstimator):
     @property
     def directions(self) -> Directions:
         """The dictionary: all pairs of directions."""
-        return Directions(self.departing, self.arriving, self.layout)
+        return Directions.of(self.departing, self.arriving, self.layout)
 
     def chunk(self, measured: Measurement) -> int:
         return max(1, _CHUNK_ENTRIES // (measured.phi.shape[0] ** 2 + self.powers.numel()))
@@ -77,16 +77,16 @@ class RaySBL(GaussianEstimator):
         variances = self.powers.flatten().expand(len(measured.y), -1)
         length = (LONGEST_STEP / (1 + measured.noise_var / NOISE_OF_HALF))[:, None]
         for _ in range(ITERATIONS):
-            step = condition(self.covariance(variances, view), measured)
+            step = condition(self.covariance(variances, directions, view), measured)
             found = directions.adjoint(step.gradient).abs().square()
             expected = directions.sums(view.pulled_back(step.precision))
             change = 1 + length * variances * (found - expected)
             variances = variances * change.clamp(1 / _LARGEST_CHANGE, _LARGEST_CHANGE)
-        return self.covariance(variances, view)
+        return self.covariance(variances, directions, view)
 
-    def covariance(self, variances: Tensor, view: BeamView | None = None) -> LagCovariance:
+    def covariance(self, variances: Tensor, directions: Directions, view: BeamView | None = None) -> LagCovariance:
         """R of each sample. variances: γ, [batch, departures·arrivals]."""
-        table = DirectionCovariance(variances, self.directions).as_lags.table
+        table = DirectionCovariance(variances, directions).as_lags.table
         table[:, 0, table.shape[2] // 2] += _FLOOR
         return LagCovariance(table, self.layout, view)
 

@@ -116,8 +116,7 @@ def atom_powers(source: ChannelSource, rays: Rays, directions: Directions) -> Te
 
         return near
 
-    psi = directions.dictionary
-    return cluster_products(source, rays, means(psi.rx), means(psi.tx)).mT.flatten(1)
+    return cluster_products(source, rays, means(directions.rx), means(directions.tx)).mT.flatten(1)
 
 
 def _features(profiles: Tensor, spectra: list[Tensor], scalars: list[Tensor]) -> Tensor:
@@ -174,7 +173,7 @@ class PowerTraining:
     def _pool(self) -> None:
         """Training channels after the surveyed ones, the powers p* of their atoms, and where the network starts."""
         estimator, source = self.estimator, self.problem.source
-        fixed = Directions(estimator.departing.detach(), estimator.arriving.detach(), estimator.layout)
+        fixed = Directions.of(estimator.departing.detach(), estimator.arriving.detach(), estimator.layout)
         self.draws, self.powers = PooledDraws.with_rays(
             self.problem,
             self.clock,

@@ -114,7 +114,7 @@ def test_powers_of_atoms_give_about_the_covariance_of_the_clusters(model: str) -
     layout = LagLayout(*problem.arrays)
     rays = problem.source.rays(range(40), seed=1, split="train")
     grid = torch.cartesian_prod(*(torch.linspace(-3.0, 3.0, 25) for _ in range(2)))
-    directions = Directions(grid, torch.stack([torch.linspace(-3.0, 3.0, 40), torch.zeros(40)], 1), layout)
+    directions = Directions.of(grid, torch.stack([torch.linspace(-3.0, 3.0, 40), torch.zeros(40)], 1), layout)
     powers = atom_powers(problem.source, rays, directions)
     torch.testing.assert_close(powers.sum(1).mean(), torch.tensor(1.0), atol=0.25, rtol=0.0)
     got = DirectionCovariance(powers, directions).materialize()
