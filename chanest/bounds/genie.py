@@ -19,7 +19,8 @@ from chanest.channels.power import Sector
 from chanest.channels.rays import Rays
 from chanest.channels.source import ChannelSource
 from chanest.channels.tables import CdlTable, cdl_table
-from chanest.covariances import ColumnCovariance, KroneckerCovariance
+from chanest.covariances.columns import ColumnCovariance
+from chanest.covariances.kronecker import KroneckerCovariance
 from chanest.covariances.rays import cluster_covariances, field_and_steering
 from chanest.problem import ChannelBatch, ChannelProblem
 from vlista_core.estimate import Estimate

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from chanest.arrays import Array
 from chanest.channels.coefficients import RayFactors
-from chanest.covariances.codebook import k_means
+from chanest.covariances.families import k_means
 from chanest.covariances.lags import BeamView, LagCovariance, LagLayout, array_lags
 from chanest.dictionaries import KroneckerMap
 from vlista_core.gaussian import Covariance

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from chanest.arrays import Array
 from chanest.bases.estimator import ChannelEstimator
-from chanest.covariances import DirectionCovariance, Directions, LagLayout
-from chanest.covariances.directions import SeenDirections
+from chanest.covariances.directions import DirectionCovariance, Directions, SeenDirections
+from chanest.covariances.lags import LagLayout
 from chanest.fit import Fit
 from chanest.networks.powers import PowerNetwork, fit_powers
 from chanest.problem import ChannelProblem

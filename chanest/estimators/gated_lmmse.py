@@ -17,8 +17,8 @@ from torch import Tensor
 
 from chanest.arrays import Array
 from chanest.bases.family import FamilyEstimator
-from chanest.covariances import BeamView, LagLayout
-from chanest.covariances.codebook import CovarianceCodebook
+from chanest.covariances.families import CovarianceCodebook
+from chanest.covariances.lags import BeamView, LagLayout
 from chanest.fit import Fit
 from chanest.networks.gate import KINDS, Gate, fit_gate
 from chanest.networks.weighing import log_powers

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from chanest.arrays import Array
 from chanest.bases.family import FamilyEstimator
-from chanest.covariances.codebook import k_means
-from chanest.covariances.components import KroneckerComponents, LagComponents
+from chanest.covariances.families import KroneckerComponents, LagComponents, k_means
 from chanest.covariances.lags import BeamView, LagCovariance, has_lags
 from chanest.fit import Clock, Fit
 from chanest.problem import ChannelProblem

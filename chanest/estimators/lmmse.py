@@ -9,8 +9,8 @@ from torch import Tensor
 
 from chanest.arrays import Array
 from chanest.bases.estimator import SNRS_DB, GaussianEstimator, validation_draws
-from chanest.covariances import MainDirections
-from chanest.covariances.components import LagComponents
+from chanest.covariances.columns import MainDirections
+from chanest.covariances.families import LagComponents
 from chanest.covariances.lags import has_lags
 from chanest.fit import Fit
 from chanest.problem import ChannelProblem

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from chanest.arrays import Array
 from chanest.bases.estimator import GaussianEstimator
-from chanest.covariances import BeamView, DirectionCovariance, Directions, LagCovariance, LagLayout
-from chanest.covariances.directions import distinct, ray_phases
+from chanest.covariances.directions import DirectionCovariance, Directions, distinct, ray_phases
+from chanest.covariances.lags import BeamView, LagCovariance, LagLayout
 from chanest.fit import Fit
 from chanest.problem import ChannelProblem
 from vlista_core.estimate import Measurement

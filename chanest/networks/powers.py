@@ -22,9 +22,8 @@ from chanest.bases.estimator import in_chunks
 from chanest.bases.unfolded import grouped_nmse_db
 from chanest.channels.rays import Rays
 from chanest.channels.source import ChannelSource
-from chanest.covariances import DirectionCovariance, Directions
-from chanest.covariances.codebook import k_means
-from chanest.covariances.directions import SeenDirections, distinct, ray_phases
+from chanest.covariances.directions import DirectionCovariance, Directions, SeenDirections, distinct, ray_phases
+from chanest.covariances.families import k_means
 from chanest.covariances.rays import Means, cluster_products
 from chanest.fit import Clock, Fit
 from chanest.networks.weighing import WeighingNetwork, descend, log_powers

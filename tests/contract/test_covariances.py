@@ -9,16 +9,11 @@ import torch
 from torch import Tensor
 
 from chanest.arrays import Array, upa
-from chanest.covariances import (
-    ColumnCovariance,
-    DirectionCovariance,
-    Directions,
-    KroneckerCovariance,
-    LagCovariance,
-    LagLayout,
-    MainDirections,
-)
+from chanest.covariances.columns import ColumnCovariance, MainDirections
+from chanest.covariances.directions import DirectionCovariance, Directions
 from chanest.covariances.grid import GridCovariance
+from chanest.covariances.kronecker import KroneckerCovariance
+from chanest.covariances.lags import LagCovariance, LagLayout
 from chanest.dictionaries import Link, link_dictionary
 from chanest.frontend import BeamformingMap
 from vlista_core.gaussian import Covariance, DenseCovariance, WhiteCovariance

@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from chanest.covariances.codebook import FLOOR, CovarianceCodebook
-from chanest.covariances.components import ASSUMED_NOISE, LagComponents
+from chanest.covariances.families import ASSUMED_NOISE, FLOOR, CovarianceCodebook, LagComponents
 from chanest.covariances.lags import BeamView, LagCovariance, LagLayout
 from chanest.estimators.gated_lmmse import GatedLMMSE
 from chanest.estimators.gmm import GMM
