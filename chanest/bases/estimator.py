@@ -90,7 +90,7 @@ class ChannelEstimator(nn.Module, Estimator, Configured):
 
     @abstractmethod
     def infer(self, measured: Measurement) -> Estimate:
-        """The estimate of checked inputs whose noise is known, a chunk at a time. Runs without gradients."""
+        """The estimate of checked inputs whose noise is known, a chunk at a time; `estimate` runs it without gradients."""
 
     def estimate(self, y: Tensor, phi: LinearMap | Tensor, noise_var: Tensor | float | None = None) -> ChannelEstimate:
         """See Estimator; noise_var None is estimated from y, sample by sample. `variance` is worked out when it is read."""

@@ -6,7 +6,7 @@ import math
 import time
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import ClassVar, Protocol, Self, cast
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -34,13 +34,6 @@ _LEAST_ENERGY = 1e-30
 _OVERSAMPLING = 1.5
 _LEAST_ATOMS = 16
 _SURVEYED = 256
-
-
-class Startable(Protocol):
-    """A network that can start from the best of a grid."""
-
-    def start_from(self, batch: Batch) -> None:
-        """See DLISTA."""
 
 
 class UnfoldedEstimator(ChannelEstimator):
@@ -116,11 +109,11 @@ class UnfoldedEstimator(ChannelEstimator):
 
     def start_from(self, batch: Batch) -> None:
         """Let the network start from the best of a grid on training data."""
-        cast(Startable, self.network).start_from(batch)
+        self.network.start_from(batch)
 
     def training_loss(self, batch: Batch, *, generator: torch.Generator) -> Tensor:
         """Mean of the groups' NMSE in dB, after the last layer."""
-        return grouped_nmse_db(self.run(Measurement(batch.y, batch.phi, batch.noise_var)).signal, batch).mean()
+        return grouped_nmse_db(self.infer(Measurement(batch.y, batch.phi, batch.noise_var)).signal, batch).mean()
 
     def parameter_groups(self) -> list[dict[str, object]]:
         """Those of the network, at our rates."""
@@ -129,8 +122,7 @@ class UnfoldedEstimator(ChannelEstimator):
             return [{"name": "network", "params": list(self.network.parameters())}]
         return [{**group, "lr": self.scalar_rate} if "lr" in group else group for group in own()]
 
-    def run(self, measured: Measurement) -> Estimate:
-        """The network's estimate, with gradients where they are on."""
+    def infer(self, measured: Measurement) -> Estimate:
         out: Estimate = self.network(measured.y, measured.phi, measured.noise_var)
         return out
 
@@ -139,9 +131,6 @@ class UnfoldedEstimator(ChannelEstimator):
         if y.dtype != self.network.dtype:
             raise ValueError(f"y must have the network's dtype {self.network.dtype}, got {y.dtype}")
         return measured
-
-    def infer(self, measured: Measurement) -> Estimate:
-        return self.run(measured)
 
 
 class BeamspaceEstimator(UnfoldedEstimator):
@@ -159,9 +148,9 @@ class BeamspaceEstimator(UnfoldedEstimator):
         grid = self.grid.frozen()
         super().start_from(Batch(grid.adjoint(batch.signal), batch.y, batch.phi @ grid, batch.noise_var))
 
-    def run(self, measured: Measurement) -> Estimate:
+    def infer(self, measured: Measurement) -> Estimate:
         grid = self.grid.frozen()
-        code = super().run(Measurement(measured.y, measured.phi @ grid, measured.noise_var)).signal
+        code = super().infer(Measurement(measured.y, measured.phi @ grid, measured.noise_var)).signal
         return Estimate(grid.apply(code), code)
 
 
