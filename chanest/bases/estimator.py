@@ -154,12 +154,8 @@ class ChannelEstimator(nn.Module, Estimator, Configured):
 
     def parameters_learned(self) -> int:
         """How many real numbers it was given by training: parameters and buffers, a complex one counts twice."""
-        held = {**dict(self.named_parameters()), **dict(self.named_buffers())}
-        return sum(
-            value.numel() * (2 if value.is_complex() else 1)
-            for name, value in held.items()
-            if not name.startswith("noise.")
-        )
+        held = [value for name, value in self.state_dict().items() if not name.startswith("noise.")]
+        return sum(value.numel() * (2 if value.is_complex() else 1) for value in held)
 
     def nmse_db(self, batch: Batch) -> float:
         """NMSE in dB of its estimates of a batch."""
@@ -205,15 +201,11 @@ def in_chunks(measured: Measurement, size: int | None) -> Iterator[tuple[Measure
 
 def joined(parts: list[Estimate]) -> Estimate:
     """One Estimate from those of consecutive samples; trajectories and draws are kept only where there is one part."""
-
-    def cat(name: str) -> Tensor | None:
-        values = [getattr(part, name) for part in parts]
-        return None if values[0] is None else torch.cat(values)
-
     if len(parts) == 1:
         return parts[0]
-    signal = torch.cat([part.signal for part in parts])
-    return Estimate(signal, cat("code"), cat("variance"), iterations=cat("iterations"))
+    names = [name for name in ("signal", "code", "variance", "iterations") if getattr(parts[0], name) is not None]
+    build: Callable[..., Estimate] = Estimate
+    return build(**{name: torch.cat([getattr(part, name) for part in parts]) for name in names})
 
 
 def selected(found: Estimate, some: Tensor) -> Estimate:

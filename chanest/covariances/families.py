@@ -41,10 +41,8 @@ class CovarianceCodebook(nn.Module):
     def __init__(self, layout: LagLayout, size: int) -> None:
         super().__init__()
         self.layout = layout
-        self.members: Tensor
-        self.prior: Tensor
-        self.register_buffer("members", torch.zeros(size, 2 * layout.shape[0] * layout.shape[1]))
-        self.register_buffer("prior", torch.full((size,), 1.0 / size))
+        self.members: Tensor = nn.Buffer(torch.zeros(size, 2 * layout.shape[0] * layout.shape[1]))
+        self.prior: Tensor = nn.Buffer(torch.full((size,), 1.0 / size))
 
     def mixture(self, weights: Tensor, view: BeamView | None = None) -> LagCovariance:
         """Σ_k weight_k R_k. weights: [batch, K], summing to one."""
@@ -153,8 +151,7 @@ class LagComponents(Components):
     def __init__(self, rx: Array, tx: Array, size: int) -> None:
         super().__init__()
         self.layout = LagLayout(rx, tx)
-        self.tables: Tensor
-        self.register_buffer("tables", torch.zeros(size, *self.layout.shape, dtype=torch.complex64))
+        self.tables: Tensor = nn.Buffer(torch.zeros(size, *self.layout.shape, dtype=torch.complex64))
 
     def covariances(self) -> LagCovariance:
         return LagCovariance(self.tables, self.layout)
@@ -185,10 +182,8 @@ class KroneckerComponents(Components):
 
     def __init__(self, rx: Array, tx: Array, size: int) -> None:
         super().__init__()
-        self.transmit: Tensor
-        self.receive: Tensor
-        self.register_buffer("transmit", torch.eye(tx.ports, dtype=torch.complex64).repeat(size, 1, 1))
-        self.register_buffer("receive", torch.eye(rx.ports, dtype=torch.complex64).repeat(size, 1, 1))
+        self.transmit: Tensor = nn.Buffer(torch.eye(tx.ports, dtype=torch.complex64).repeat(size, 1, 1))
+        self.receive: Tensor = nn.Buffer(torch.eye(rx.ports, dtype=torch.complex64).repeat(size, 1, 1))
 
     def covariances(self) -> KroneckerCovariance:
         return KroneckerCovariance(self.transmit[:, None], self.receive[:, None])

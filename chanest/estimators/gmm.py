@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Literal, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from chanest.arrays import Array
 from chanest.bases.family import FamilyEstimator
@@ -49,8 +49,7 @@ class GMM(FamilyEstimator):
         self.structure, self.arrays = structure, (rx, tx)
         kind = LagComponents if structure == "toeplitz" else KroneckerComponents
         self.components = kind(rx, tx, components)
-        self.log_prior: Tensor
-        self.register_buffer("log_prior", torch.full((components,), -math.log(components)))
+        self.log_prior: Tensor = nn.Buffer(torch.full((components,), -math.log(components)))
 
     @classmethod
     def build(cls, problem: ChannelProblem) -> Self:
@@ -128,12 +127,8 @@ class GMM(FamilyEstimator):
         rx, tx = self.arrays
         shape = (len(tx.slants) * tx.columns, tx.rows, len(rx.slants) * rx.columns, rx.rows)
         sizes = (2 * shape[0], 2 * shape[1], *shape[2:])
-        amplitude = torch.cat(
-            [
-                torch.fft.fftn(part.reshape(-1, *shape), s=sizes, dim=(1, 2, 3, 4)).abs().flatten(1)
-                for part in torch.split(channels, _BLOCK)
-            ]
-        )
+        blocks = [part.reshape(-1, *shape) for part in torch.split(channels, _BLOCK)]
+        amplitude = torch.cat([torch.fft.fftn(part, s=sizes, dim=(1, 2, 3, 4)).abs().flatten(1) for part in blocks])
         amplitude = amplitude / amplitude.square().sum(1, keepdim=True).sqrt()
         return k_means(amplitude, len(self.log_prior), seed)[0]
 
@@ -148,14 +143,9 @@ class GMM(FamilyEstimator):
 
     def _best_components(self, channels: Tensor) -> Tensor:
         """The most probable component of every channel: [channels]. In this many dimensions the others have no share."""
-        best = torch.full((len(channels),), -math.inf)
-        labels = torch.zeros(len(channels), dtype=torch.int64)
-        for k, log_prior in enumerate(self.log_prior):
-            value = torch.cat([self.components.log_density(k, part) for part in torch.split(channels, _BLOCK)])
-            better = value + log_prior > best
-            labels[better] = k
-            best = torch.where(better, value + log_prior, best)
-        return labels
+        blocks, members = torch.split(channels, _BLOCK), range(len(self.log_prior))
+        density = [torch.cat([self.components.log_density(k, part) for part in blocks]) for k in members]
+        return (self.log_prior[:, None] + torch.stack(density)).argmax(0)
 
 
 def _mixed(weights: Tensor, means: Tensor) -> Estimate:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from chanest.arrays import Array
 from chanest.bases.estimator import SNRS_DB, GaussianEstimator, validation_draws
@@ -43,10 +44,8 @@ class LMMSE(GaussianEstimator):
         """rank: eigenvectors that are kept; 0 for a Toeplitz covariance."""
         super().__init__(signal_length)
         self.forms_product = rank > 0
-        self.factor: Tensor
-        self.floor: Tensor
-        self.register_buffer("factor", torch.zeros(signal_length, rank, dtype=torch.complex64))
-        self.register_buffer("floor", torch.zeros(()))
+        self.factor: Tensor = nn.Buffer(torch.zeros(signal_length, rank, dtype=torch.complex64))
+        self.floor: Tensor = nn.Buffer(torch.zeros(()))
         self.toeplitz = LagComponents(rx, tx, 1) if rank == 0 else None
 
     @classmethod
@@ -62,31 +61,30 @@ class LMMSE(GaussianEstimator):
         def score() -> float:
             return sum(self.nmse_db(batch) for batch in draws) / len(draws)
 
-        best = (float("inf"), 0, 0.0)
+        tried: dict[tuple[int, float], float] = {}
         if self.toeplitz is not None:
             self.toeplitz.estimate_from(0, covariance.to(torch.complex64))
-            best = (score() - _FAVOUR_DB, 0, 0.0)
+            tried[0, 0.0] = score() - _FAVOUR_DB
         kept, self.toeplitz = self.toeplitz, None
         values, vectors = torch.linalg.eigh(covariance)
-        for rank in (rank for rank in _RANKS if rank <= self.signal_length):
-            for shrinkage in _SHRINKAGES:
-                self._set(values, vectors, rank, shrinkage)
-                best = min(best, (score(), rank, shrinkage))
-        if best[1] == 0:
+        for rank, shrinkage in product((rank for rank in _RANKS if rank <= self.signal_length), _SHRINKAGES):
+            self._set(values, vectors, rank, shrinkage)
+            tried[rank, shrinkage] = score()
+        rank, shrinkage = min(tried, key=lambda choice: (tried[choice], choice))
+        self._set(values, vectors, rank, shrinkage)
+        if rank == 0:
             self.toeplitz = kept
-            self.factor, self.floor = self.factor[:, :0], torch.zeros(())
-        else:
-            self._set(values, vectors, *best[1:])
-        self.forms_product = best[1] > 0
-        self.reconfigure(rank=best[1])
-        kind = "toeplitz" if best[1] == 0 else "eigenvectors"
-        facts: dict[str, Json] = {"covariance": kind, "rank": best[1], "shrinkage": best[2]}
-        return {**facts, "validation_nmse_db": best[0], "snr_db": list(SNRS_DB)}
+        self.forms_product = rank > 0
+        self.reconfigure(rank=rank)
+        kind = "toeplitz" if rank == 0 else "eigenvectors"
+        facts: dict[str, Json] = {"covariance": kind, "rank": rank, "shrinkage": shrinkage}
+        return {**facts, "validation_nmse_db": tried[rank, shrinkage], "snr_db": list(SNRS_DB)}
 
     def _set(self, values: Tensor, vectors: Tensor, rank: int, shrinkage: float) -> None:
         """R = (1 - s)·V_r Λ_r V_rᴴ + s·mean(Λ)·I."""
-        kept = (1 - shrinkage) * values[-rank:].clamp_min(0.0)
-        self.factor = (vectors[:, -rank:] * kept.sqrt()).to(torch.complex64)
+        main = slice(len(values) - rank, None)
+        kept = (1 - shrinkage) * values[main].clamp_min(0.0)
+        self.factor = (vectors[:, main] * kept.sqrt()).to(torch.complex64)
         self.floor = (shrinkage * values.mean()).float()
 
     def directions(self) -> Tensor:

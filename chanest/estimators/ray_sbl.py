@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from chanest.arrays import Array
 from chanest.bases.estimator import GaussianEstimator
@@ -52,12 +52,9 @@ class RaySBL(GaussianEstimator):
         """arrivals, departures: directions at the receiver and at the transmitter."""
         super().__init__(rx.ports * tx.ports)
         self.layout = LagLayout(rx, tx)
-        self.arriving: Tensor
-        self.departing: Tensor
-        self.powers: Tensor
-        self.register_buffer("arriving", torch.zeros(arrivals, 2))
-        self.register_buffer("departing", torch.zeros(departures, 2))
-        self.register_buffer("powers", torch.zeros(departures, arrivals))
+        self.arriving: Tensor = nn.Buffer(torch.zeros(arrivals, 2))
+        self.departing: Tensor = nn.Buffer(torch.zeros(departures, 2))
+        self.powers: Tensor = nn.Buffer(torch.zeros(departures, arrivals))
 
     @classmethod
     def build(cls, problem: ChannelProblem) -> Self:

@@ -59,10 +59,9 @@ class PowerNetwork(WeighingNetwork):
 
     def __init__(self, atoms: int, profiles: int, hidden: int, generator: torch.Generator) -> None:
         super().__init__(SPECTRA * profiles + SCALARS, hidden, profiles, generator)
-        self.levels: Tensor
         self.free: nn.Parameter | None = None
         """The profiles as logarithms while they are learned; afterwards they are rounded to `levels`."""
-        self.register_buffer("levels", torch.zeros(profiles, atoms, dtype=torch.uint8))
+        self.levels: Tensor = nn.Buffer(torch.zeros(profiles, atoms, dtype=torch.uint8))
 
     def forward(self, spectra: list[Tensor], scalars: list[Tensor]) -> Tensor:
         """spectra: powers of the atoms, [batch, atoms] each; scalars: positive, [batch] each -> powers, [batch, atoms]."""

@@ -18,10 +18,8 @@ class WeighingNetwork(nn.Module):
 
     def __init__(self, inputs: int, hidden: int, members: int, generator: torch.Generator) -> None:
         super().__init__()
-        self.centre: Tensor
-        self.spread: Tensor
-        self.register_buffer("centre", torch.zeros(inputs))
-        self.register_buffer("spread", torch.ones(inputs))
+        self.centre: Tensor = nn.Buffer(torch.zeros(inputs))
+        self.spread: Tensor = nn.Buffer(torch.ones(inputs))
         with torch.random.fork_rng(devices=[]):
             self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise((inputs, hidden, hidden, members)))
         initialise(self, generator)
