@@ -6,8 +6,6 @@ convex combination of its members is again a covariance.
 
 from __future__ import annotations
 
-from abc import abstractmethod
-
 import torch
 from torch import Tensor, nn
 
@@ -17,7 +15,7 @@ from chanest.covariances.lags import BeamView, LagCovariance, LagLayout
 from chanest.fit import Fit
 from chanest.problem import ChannelProblem
 from vlista_core.estimate import Measurement
-from vlista_core.gaussian import Covariance, condition
+from vlista_core.gaussian import condition
 from vlista_core.linalg import cholesky
 from vlista_core.linops import IdentityMap
 
@@ -125,28 +123,8 @@ def k_means(points: Tensor, size: int, seed: int) -> tuple[Tensor, Tensor]:
     return labels, count
 
 
-class Components(nn.Module):
-    """R_1 … R_K, stored as buffers."""
-
-    @abstractmethod
-    def covariances(self) -> Covariance:
-        """All of them, as one family."""
-
-    @abstractmethod
-    def estimate(self, k: int, channels: Tensor) -> None:
-        """Set R_k from channels [count, n]."""
-
-    @abstractmethod
-    def log_density(self, k: int, channels: Tensor) -> Tensor:
-        """log CN(h; 0, R_k + noise) up to a constant: [count, n] -> [count]."""
-
-    def member(self, k: int) -> Covariance:
-        """R_k."""
-        return self.covariances().select(torch.tensor([k]))
-
-
-class LagComponents(Components):
-    """R_k as tables of lags."""
+class LagComponents(nn.Module):
+    """R_1 … R_K as tables of lags."""
 
     def __init__(self, rx: Array, tx: Array, size: int) -> None:
         super().__init__()
@@ -154,10 +132,11 @@ class LagComponents(Components):
         self.tables: Tensor = nn.Buffer(torch.zeros(size, *self.layout.shape, dtype=torch.complex64))
 
     def covariances(self) -> LagCovariance:
+        """All of them, as one family."""
         return LagCovariance(self.tables, self.layout)
 
     def estimate(self, k: int, channels: Tensor) -> None:
-        """Averages along diagonals, then back and forth to positive definite."""
+        """Set R_k from channels [count, n]: averages along diagonals, then back and forth to positive definite."""
         self.estimate_from(k, channels.mT @ channels.conj() / len(channels))
 
     def estimate_from(self, k: int, covariance: Tensor) -> None:
@@ -172,13 +151,14 @@ class LagComponents(Components):
         self.tables[k] = table[0]
 
     def log_density(self, k: int, channels: Tensor) -> Tensor:
+        """log CN(h; 0, R_k + noise) up to a constant: [count, n] -> [count]."""
         noise = torch.full((len(channels),), ASSUMED_NOISE)
         direct = Measurement(channels, IdentityMap(channels.shape[1], channels.dtype), noise)
-        return condition(self.member(k), direct).log_evidence
+        return condition(self.covariances().select(torch.tensor([k])), direct).log_evidence
 
 
-class KroneckerComponents(Components):
-    """R_k = T_k ⊗ S_k, transmit and receive covariance."""
+class KroneckerComponents(nn.Module):
+    """R_k = T_k ⊗ S_k, transmit and receive covariance; the same methods as LagComponents."""
 
     def __init__(self, rx: Array, tx: Array, size: int) -> None:
         super().__init__()

@@ -47,6 +47,7 @@ class GMM(FamilyEstimator):
     def __init__(self, rx: Array, tx: Array, *, structure: Structure, components: int = COMPONENTS) -> None:
         super().__init__(rx.ports * tx.ports)
         self.structure, self.arrays = structure, (rx, tx)
+        kind: type[LagComponents | KroneckerComponents]
         kind = LagComponents if structure == "toeplitz" else KroneckerComponents
         self.components = kind(rx, tx, components)
         self.log_prior: Tensor = nn.Buffer(torch.full((components,), -math.log(components)))
