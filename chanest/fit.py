@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
 
 Report = Callable[[float, str], None]
 """Called now and then with the share of the work that is done, 0 to 1, and a few words."""
@@ -49,6 +53,13 @@ class Fit:
         """The same budget for work whose report counts from `first` to `last` of the whole."""
         return replace(self, report=lambda done, words: self.report(first + (last - first) * done, words))
 
+    def blocks(self, count: int, size: int, words: str) -> Iterator[range]:
+        """0 … count - 1 in blocks of at most `size`; tells after each how many are done."""
+        for first in range(0, count, size):
+            block = range(first, min(count, first + size))
+            yield block
+            self.report(block.stop / count, words)
+
 
 class Clock:
     """The share of a budget that is gone, by time or by what was ticked off."""
@@ -68,3 +79,14 @@ class Clock:
     def report(self, words: str) -> None:
         """Tell the plan's listener how far it is."""
         self.plan.report(min(1.0, self.share()), words)
+
+    def gather(
+        self, one: Callable[[int], tuple[Tensor, ...]], words: str, *, until: float, most: float = math.inf
+    ) -> list[Tensor]:
+        """one(0), one(1), … joined row by row, until that share of the budget is gone or there are `most` rows."""
+        parts: list[tuple[Tensor, ...]] = []
+        while not parts or (self.share() < until and sum(len(part[0]) for part in parts) < most):
+            parts.append(one(len(parts)))
+            self.tick()
+            self.report(words)
+        return [torch.cat(column) for column in zip(*parts, strict=True)]

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
-from chanest.fit import Fit
+from chanest.channels.rays import Rays
+from chanest.fit import Clock, Fit
 from chanest.frontend import BeamformingMap
 from chanest.problem import ChannelProblem
 from vlista_core.draws import Split, sample_generators
 from vlista_core.linops import LinearMap
 from vlista_core.problems import Batch, Problem
 
-BEAMS = 2048
+_BEAMS, _BLOCK = 2048, 500
 _LEAST_CHANNELS = 128
 _MOST_ENTRIES = 2**24
 _CHANNELS_PER_SECOND = 40
@@ -34,8 +38,29 @@ class PooledDraws(Problem):
         """Pools that take a few hundredths of a budget in seconds."""
         most = min(problem.scenario.data.train, _MOST_ENTRIES // problem.signal_length)
         size = max(_LEAST_CHANNELS, min(most, round(_CHANNELS_PER_SECOND * plan.size)))
-        beams = problem.sample(min(size, BEAMS), seed=plan.seed, split="train").phi
+        beams = problem.sample(min(size, _BEAMS), seed=plan.seed, split="train").phi
         return cls(problem, problem.channels(size, seed=plan.seed, split="train"), beams)
+
+    @classmethod
+    def with_rays(
+        cls,
+        problem: ChannelProblem,
+        clock: Clock,
+        of_rays: Callable[[Rays], Tensor],
+        *,
+        first: int,
+        until: float,
+        most: float = math.inf,
+    ) -> tuple[PooledDraws, Tensor]:
+        """Pools of training channels from number `first` on, and what `of_rays` says of each; see `Clock.gather`."""
+
+        def block(number: int) -> tuple[Tensor, Tensor]:
+            start = first + _BLOCK * number
+            signal, rays = problem.source.sample(_BLOCK, seed=clock.plan.seed, split="train", start=start)
+            return signal.mT.reshape(_BLOCK, -1), of_rays(rays)
+
+        channels, known = clock.gather(block, "channels", until=until, most=most)
+        return cls(problem, channels, problem.sample(_BEAMS, seed=clock.plan.seed, split="train").phi), known
 
     @property
     def signal_length(self) -> int:

@@ -5,25 +5,26 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
 from chanest.fit import Fit
+from chanest.problem import ChannelBatch, ChannelProblem
 from chanest.uncertainty.calibration import Calibration
 from chanest.uncertainty.estimate import ChannelEstimate, independent
 from chanest.uncertainty.noise import NoiseModel
-from vlista_core.configured import Configured
+from vlista_core.configured import Configured, register
 from vlista_core.estimate import Estimate, Estimator, Measurement
 from vlista_core.gaussian import Covariance, condition
 from vlista_core.linops import LinearMap
 from vlista_core.metrics import nmse_db
+from vlista_core.problems import Batch
 from vlista_core.tensorfile import Json
 
-if TYPE_CHECKING:
-    from chanest.problem import ChannelProblem
-
+SNRS_DB = (0.0, 10.0, 20.0)
+"""At which fits are validated, unless a method asks for others."""
 _SPREAD_ENTRIES = 2**22
 """Of the covariances that are worked with at once where variances are asked for."""
 ChunkSpread = Callable[[Measurement, Tensor, Estimate, LinearMap | None], Tensor | None]
@@ -31,7 +32,10 @@ ChunkSpread = Callable[[Measurement, Tensor, Estimate, LinearMap | None], Tensor
 
 
 class ChannelEstimator(nn.Module, Estimator, Configured):
-    """ĥ = vec(Ĥ) from y = Φh + n for one pair of arrays. A subclass is one file and one line in the registry."""
+    """ĥ = vec(Ĥ) from y = Φh + n for one pair of arrays. A subclass is one file and one line in the registry.
+
+    A class that gives itself a `name` can be loaded from files.
+    """
 
     name: ClassVar[str]
     """As in the registry, tables and file names."""
@@ -48,6 +52,13 @@ class ChannelEstimator(nn.Module, Estimator, Configured):
     """Whether it is for arrays of one polarisation only."""
     begins_with: ClassVar[str | None] = None
     """The estimator whose weights for the same scenario `begin_with` is given before `fit`, where there are some."""
+    longest: ClassVar[int | None] = None
+    """The largest n for which its matrices of n × n entries are meant; None for any."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "name" in vars(cls):
+            register(cls)
 
     def __init__(self, signal_length: int) -> None:
         super().__init__()
@@ -63,6 +74,11 @@ class ChannelEstimator(nn.Module, Estimator, Configured):
     @classmethod
     def check(cls, problem: ChannelProblem) -> None:
         """ValueError where the method is not for problems of this kind."""
+        if cls.longest is not None and problem.signal_length > cls.longest:
+            raise ValueError(
+                f"{cls.name} works with matrices of n x n entries, n at most {cls.longest}; {problem.scenario.name} has "
+                f"n = {problem.signal_length}, for which there are somp, sw-omp and dlista"
+            )
         if cls.narrowband and problem.subcarriers > 1:
             raise ValueError(f"{cls.name} is for one subcarrier; {problem.scenario.name} has {problem.subcarriers}")
         rx, tx = problem.arrays
@@ -79,7 +95,7 @@ class ChannelEstimator(nn.Module, Estimator, Configured):
 
     @abstractmethod
     def infer(self, measured: Measurement) -> Estimate:
-        """The estimate of checked inputs whose noise is known, a chunk at a time. Runs without gradients."""
+        """The estimate of checked inputs whose noise is known, a chunk at a time; `estimate` runs it without gradients."""
 
     def estimate(self, y: Tensor, phi: LinearMap | Tensor, noise_var: Tensor | float | None = None) -> ChannelEstimate:
         """See Estimator; noise_var None is estimated from y, sample by sample. `variance` is worked out when it is read."""
@@ -143,20 +159,26 @@ class ChannelEstimator(nn.Module, Estimator, Configured):
 
     def parameters_learned(self) -> int:
         """How many real numbers it was given by training: parameters and buffers, a complex one counts twice."""
-        held = {**dict(self.named_parameters()), **dict(self.named_buffers())}
-        return sum(
-            value.numel() * (2 if value.is_complex() else 1)
-            for name, value in held.items()
-            if not name.startswith("noise.")
-        )
+        held = [value for name, value in self.state_dict().items() if not name.startswith("noise.")]
+        return sum(value.numel() * (2 if value.is_complex() else 1) for value in held)
 
-    def validation_nmse_db(self, problem: ChannelProblem, snrs: tuple[float, ...], count: int, seed: int) -> list[Json]:
-        """NMSE in dB on `count` validation draws at each of `snrs`: what a file says of a fit."""
-        scores: list[Json] = []
-        for snr in snrs:
-            batch = problem.sample(count, seed=seed, split="validation", snr_db=snr)
-            scores.append(nmse_db(self.estimate(batch.y, batch.phi, batch.noise_var).signal, batch.signal))
-        return scores
+    def nmse_db(self, batch: Batch) -> float:
+        """NMSE in dB of its estimates of a batch."""
+        return nmse_db(self.estimate(batch.y, batch.phi, batch.noise_var).signal, batch.signal)
+
+    def validation(
+        self, problem: ChannelProblem, plan: Fit, count: int, snrs: tuple[float, ...] = SNRS_DB
+    ) -> dict[str, Json]:
+        """What a file says of a fit: NMSE in dB on `count` validation draws at each of `snrs`."""
+        scores = [self.nmse_db(batch) for batch in validation_draws(problem, plan, count, snrs)]
+        return {"validation_snr_db": list(snrs), "validation_nmse_db": list(scores)}
+
+
+def validation_draws(
+    problem: ChannelProblem, plan: Fit, count: int, snrs: tuple[float, ...] = SNRS_DB
+) -> list[ChannelBatch]:
+    """`count` validation draws at each SNR."""
+    return [problem.sample(count, seed=plan.seed, split="validation", snr_db=snr) for snr in snrs]
 
 
 class GaussianEstimator(ChannelEstimator):
@@ -184,15 +206,11 @@ def in_chunks(measured: Measurement, size: int | None) -> Iterator[tuple[Measure
 
 def joined(parts: list[Estimate]) -> Estimate:
     """One Estimate from those of consecutive samples; trajectories and draws are kept only where there is one part."""
-
-    def cat(name: str) -> Tensor | None:
-        values = [getattr(part, name) for part in parts]
-        return None if values[0] is None else torch.cat(values)
-
     if len(parts) == 1:
         return parts[0]
-    signal = torch.cat([part.signal for part in parts])
-    return Estimate(signal, cat("code"), cat("variance"), iterations=cat("iterations"))
+    names = [name for name in ("signal", "code", "variance", "iterations") if getattr(parts[0], name) is not None]
+    build: Callable[..., Estimate] = Estimate
+    return build(**{name: torch.cat([getattr(part, name) for part in parts]) for name in names})
 
 
 def selected(found: Estimate, some: Tensor) -> Estimate:

@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar, Self
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import ClassVar, Self
 
 from torch import Tensor
 
-from chanest.bases.estimator import ChannelEstimator
+from chanest.bases.estimator import SNRS_DB, ChannelEstimator, validation_draws
 from chanest.dictionaries import KroneckerMap, Link, angular_dictionary
 from chanest.fit import Clock, Fit
+from chanest.problem import ChannelProblem
 from vlista_core.estimate import Estimate, Measurement
-from vlista_core.metrics import nmse_db
 from vlista_core.solvers.base import Solver
 from vlista_core.tensorfile import Json
-
-if TYPE_CHECKING:
-    from chanest.problem import ChannelBatch, ChannelProblem
 
 Settings = Mapping[str, float]
 Choices = Mapping[str, tuple[float, ...]]
 
-_SNRS_DB = (0.0, 10.0, 20.0)
 _CHANNELS = 100
 _LEAST_CHANNELS = 8
 _SCORES = 25
@@ -85,7 +82,9 @@ class GridEstimator(ChannelEstimator):
         few atoms of a grid explain of a channel; it decides at high SNR.
         """
         power = measured.y.abs().square().mean(1)
-        return self.settings["noise_factor"] * measured.noise_var + self.settings["model_error"] * power
+        return (
+            self.settings.get("noise_factor", 1.0) * measured.noise_var + self.settings.get("model_error", 0.0) * power
+        )
 
     def fit(self, problem: ChannelProblem, plan: Fit) -> dict[str, Json]:
         """Search one setting after the other on validation draws until none changes or the budget is spent.
@@ -111,7 +110,7 @@ class GridEstimator(ChannelEstimator):
         return {
             "settings": dict(best),
             "validation_nmse_db": score,
-            "snr_db": list(_SNRS_DB),
+            "snr_db": list(SNRS_DB),
             "validation_channels": search.channels,
             "settings_tried": len(search.scores),
             "search_finished": not skipped,
@@ -119,11 +118,15 @@ class GridEstimator(ChannelEstimator):
 
 
 class SolverEstimator(GridEstimator):
-    """A solver of vlista_core that is told `level` in place of σ²."""
+    """A solver of vlista_core that is told `level` in place of σ² and takes the settings that are fields of its own."""
 
-    @abstractmethod
+    solver_class: ClassVar[type[Solver]]
+
     def solver(self, measurements: int, dictionary: KroneckerMap) -> Solver:
         """The solver that the present settings mean for m measurements."""
+        build: Callable[..., Solver] = self.solver_class
+        own = self.settings.keys() & {field.name for field in fields(self.solver_class)}
+        return build(dictionary=dictionary, **{name: self.settings[name] for name in own})
 
     def solve(self, measured: Measurement, dictionary: KroneckerMap) -> Estimate:
         solver = self.solver(measured.y.shape[1], dictionary)
@@ -134,13 +137,13 @@ class _Search:
     """Scores of settings on one set of validation draws, each computed once."""
 
     def __init__(self, estimator: GridEstimator, problem: ChannelProblem, plan: Fit) -> None:
-        self.estimator, self.plan, self.clock = estimator, plan, Clock(plan)
+        self.estimator, self.clock = estimator, Clock(plan)
         self.share_per_atom = 0.0
         self.scores: dict[tuple[tuple[str, float], ...], float] = {}
-        self.draws = self._draw(problem, _LEAST_CHANNELS)
+        self.draws = validation_draws(problem, plan, _LEAST_CHANNELS)
         self.score(estimator.settings)
         affordable = int(_LEAST_CHANNELS / _SCORES / max(self.clock.share(), 1e-9)) if plan.steps is None else _CHANNELS
-        self.draws = self._draw(problem, min(max(affordable, _LEAST_CHANNELS), _CHANNELS))
+        self.draws = validation_draws(problem, plan, min(max(affordable, _LEAST_CHANNELS), _CHANNELS))
         self.scores.clear()
 
     @property
@@ -154,9 +157,7 @@ class _Search:
         if key not in self.scores:
             before = self.clock.share()
             self.estimator.settings = dict(settings)
-            found = [self.estimator.estimate(batch.y, batch.phi, batch.noise_var).signal for batch in self.draws]
-            errors = [nmse_db(signal, batch.signal) for signal, batch in zip(found, self.draws, strict=True)]
-            mean = sum(errors) / len(errors)
+            mean = sum(self.estimator.nmse_db(batch) for batch in self.draws) / len(self.draws)
             self.scores[key] = math.inf if math.isnan(mean) else mean
             self.clock.tick()
             self.share_per_atom = (self.clock.share() - before) / self.estimator.grid().shape[1]
@@ -170,6 +171,3 @@ class _Search:
             return True
         self.estimator.settings = dict(settings)
         return self.clock.share() + self.share_per_atom * self.estimator.grid().shape[1] <= 1.0
-
-    def _draw(self, problem: ChannelProblem, count: int) -> list[ChannelBatch]:
-        return [problem.sample(count, seed=self.plan.seed, split="validation", snr_db=snr) for snr in _SNRS_DB]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import time
+from abc import abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar, Protocol, cast
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from chanest.bases.draws import PooledDraws
 from chanest.bases.estimator import ChannelEstimator
 from chanest.dictionaries import KroneckerMap, LearnedKronecker
 from chanest.fit import Fit
+from chanest.problem import ChannelProblem
 from vlista_core.estimate import Estimate, Measurement
 from vlista_core.linops import LinearMap
 from vlista_core.models.base import UnfoldedModel
@@ -22,9 +24,6 @@ from vlista_core.progress import listening
 from vlista_core.prox import squared_modulus
 from vlista_core.tensorfile import Json
 from vlista_core.training import Trainer
-
-if TYPE_CHECKING:
-    from chanest.problem import ChannelProblem
 
 GROUP = 16
 """Samples of like SNR over which the training loss takes one NMSE."""
@@ -35,13 +34,6 @@ _LEAST_ENERGY = 1e-30
 _OVERSAMPLING = 1.5
 _LEAST_ATOMS = 16
 _SURVEYED = 256
-
-
-class Startable(Protocol):
-    """A network that can start from the best of a grid."""
-
-    def start_from(self, batch: Batch) -> None:
-        """See DLISTA."""
 
 
 class UnfoldedEstimator(ChannelEstimator):
@@ -61,6 +53,15 @@ class UnfoldedEstimator(ChannelEstimator):
     def __init__(self, signal_length: int, network: UnfoldedModel) -> None:
         super().__init__(signal_length)
         self.network, self.forms_product = network, network.forms_product
+
+    @classmethod
+    @abstractmethod
+    def network_for(cls, problem: ChannelProblem) -> UnfoldedModel:
+        """The network for a problem, not trained."""
+
+    @classmethod
+    def build(cls, problem: ChannelProblem) -> Self:
+        return cls(problem.signal_length, cls.network_for(problem))
 
     def fit(self, problem: ChannelProblem, plan: Fit) -> dict[str, Json]:
         """Start from training draws in the middle of the SNR range, then train on all of it for the rest of the budget."""
@@ -108,11 +109,11 @@ class UnfoldedEstimator(ChannelEstimator):
 
     def start_from(self, batch: Batch) -> None:
         """Let the network start from the best of a grid on training data."""
-        cast(Startable, self.network).start_from(batch)
+        self.network.start_from(batch)
 
     def training_loss(self, batch: Batch, *, generator: torch.Generator) -> Tensor:
         """Mean of the groups' NMSE in dB, after the last layer."""
-        return grouped_nmse_db(self.run(Measurement(batch.y, batch.phi, batch.noise_var)).signal, batch).mean()
+        return grouped_nmse_db(self.infer(Measurement(batch.y, batch.phi, batch.noise_var)).signal, batch).mean()
 
     def parameter_groups(self) -> list[dict[str, object]]:
         """Those of the network, at our rates."""
@@ -121,8 +122,7 @@ class UnfoldedEstimator(ChannelEstimator):
             return [{"name": "network", "params": list(self.network.parameters())}]
         return [{**group, "lr": self.scalar_rate} if "lr" in group else group for group in own()]
 
-    def run(self, measured: Measurement) -> Estimate:
-        """The network's estimate, with gradients where they are on."""
+    def infer(self, measured: Measurement) -> Estimate:
         out: Estimate = self.network(measured.y, measured.phi, measured.noise_var)
         return out
 
@@ -132,9 +132,6 @@ class UnfoldedEstimator(ChannelEstimator):
             raise ValueError(f"y must have the network's dtype {self.network.dtype}, got {y.dtype}")
         return measured
 
-    def infer(self, measured: Measurement) -> Estimate:
-        return self.run(measured)
-
 
 class BeamspaceEstimator(UnfoldedEstimator):
     """A network made for the canonical basis, which therefore sees ΦΨ and the code: Ψ is the angular grid, and stays it."""
@@ -143,13 +140,17 @@ class BeamspaceEstimator(UnfoldedEstimator):
         super().__init__(signal_length, network)
         self.grid = grid.requires_grad_(False)
 
+    @classmethod
+    def build(cls, problem: ChannelProblem) -> Self:
+        return cls(problem.signal_length, cls.network_for(problem), LearnedKronecker(problem.dictionary()))
+
     def start_from(self, batch: Batch) -> None:
         grid = self.grid.frozen()
         super().start_from(Batch(grid.adjoint(batch.signal), batch.y, batch.phi @ grid, batch.noise_var))
 
-    def run(self, measured: Measurement) -> Estimate:
+    def infer(self, measured: Measurement) -> Estimate:
         grid = self.grid.frozen()
-        code = super().run(Measurement(measured.y, measured.phi @ grid, measured.noise_var)).signal
+        code = super().infer(Measurement(measured.y, measured.phi @ grid, measured.noise_var)).signal
         return Estimate(grid.apply(code), code)
 
 

@@ -13,7 +13,7 @@ from chanest.bounds.base import Bound, Truth, chunks
 from chanest.channels.paths import PathSource
 from chanest.channels.rays import Rays
 from chanest.channels.source import ChannelSource
-from chanest.covariances import ColumnCovariance
+from chanest.covariances.columns import ColumnCovariance
 from chanest.problem import ChannelBatch, ChannelProblem
 from vlista_core.estimate import Estimate
 from vlista_core.linalg import solve_hermitian

@@ -17,7 +17,8 @@ from chanest.bounds.base import Bound, chunks
 from chanest.channels.cdl import CdlModel, CdlSource, Sector, cdl_table
 from chanest.channels.rays import Rays
 from chanest.channels.source import ChannelSource
-from chanest.covariances import ColumnCovariance, KroneckerCovariance
+from chanest.covariances.columns import ColumnCovariance
+from chanest.covariances.kronecker import KroneckerCovariance
 from chanest.covariances.rays import cluster_covariances, field_and_steering
 from chanest.problem import ChannelBatch, ChannelProblem
 from vlista_core.estimate import Estimate
@@ -40,6 +41,15 @@ class _Genie(Bound):
         """R of the channels with these rays, as the helper knows it."""
 
 
+class _CdlGenie(_Genie):
+    """One for narrowband channels of the CDL models."""
+
+    @classmethod
+    def applies(cls, problem: ChannelProblem) -> bool:
+        source = problem.source
+        return isinstance(source, CdlSource) and source.frequencies is None and _phases_are_random(source)
+
+
 class GenieRays(_Genie):
     """(a): everything of the rays is known but their phases, which are independent: h = Σ c_ray a_ray.
 
@@ -59,7 +69,7 @@ class GenieRays(_Genie):
         return ray_columns(self.problem.source, rays)
 
 
-class GenieAngles(_Genie):
+class GenieAngles(_CdlGenie):
     """(b): orientation and angles of the clusters are known, not which angles meet in a ray.
 
     R = Σ_c P_c T_c ⊗ S_c, each factor averaged over all pairs of an azimuth and a zenith of the cluster, for each
@@ -70,10 +80,6 @@ class GenieAngles(_Genie):
     label = "genie (b): angles known"
     summary = "LMMSE that knows model, orientation and cluster angles, not the coupling of rays; narrowband CDL"
 
-    @classmethod
-    def applies(cls, problem: ChannelProblem) -> bool:
-        return _is_narrowband_cdl(problem)
-
     def prior(self, rays: Rays) -> KroneckerCovariance:
         """R of every sample; one for all where all have the same."""
         place = torch.cat([rays.model[:, None].to(rays.rx_orientation), rays.rx_orientation, rays.tx_orientation], 1)
@@ -83,7 +89,7 @@ class GenieAngles(_Genie):
         return known if len(distinct) == 1 else KroneckerCovariance(known.tx[which], known.rx[which])
 
 
-class GenieEnsemble(_Genie):
+class GenieEnsemble(_CdlGenie):
     """(c): one covariance for all channels of the scenario, the mean of (b) over orientations and models.
 
     The two ends turn independently of each other, so the mean of a cluster's Kronecker product is the product of means,
@@ -93,10 +99,6 @@ class GenieEnsemble(_Genie):
     name = "genie-ensemble"
     label = "genie (c): ensemble known"
     summary = "LMMSE that knows the exact covariance of the ensemble; narrowband CDL"
-
-    @classmethod
-    def applies(cls, problem: ChannelProblem) -> bool:
-        return _is_narrowband_cdl(problem)
 
     @cached_property
     def covariance(self) -> KroneckerCovariance:
@@ -116,7 +118,7 @@ def ray_columns(source: ChannelSource, rays: Rays) -> ColumnCovariance:
     per_cluster = rays.aoa.shape[2]
     field_rx, steering_rx = _look(source.rx, rays.rx_orientation, rays.zoa, rays.aoa)
     field_tx, steering_tx = _look(source.tx, rays.tx_orientation, rays.zod, rays.aod)
-    gains = torch.einsum("bij,bpir,bqjr->bqpijr", _mixing(rays).sqrt(), field_rx, field_tx).flatten(3, 4)
+    gains = torch.einsum("bij,bpir,bqjr->bqpijr", _mixing(rays.xpr).sqrt(), field_rx, field_tx).flatten(3, 4)
     if gains.shape[1] == gains.shape[2] == 1:  # The four columns of a ray are parallel: one has their power.
         gains = torch.linalg.vector_norm(gains, dim=3, keepdim=True)
     amplitude = (_cluster_powers(source, rays) / per_cluster).sqrt().repeat_interleave(per_cluster, 1)
@@ -143,14 +145,12 @@ def _cluster_sum(source: ChannelSource, rays: Rays) -> KroneckerCovariance:
     wide = torch.float64
     rx = cluster_covariances(source.rx, rays.rx_orientation.to(wide), rays.zoa.to(wide), rays.aoa.to(wide))
     tx = cluster_covariances(source.tx, rays.tx_orientation.to(wide), rays.zod.to(wide), rays.aod.to(wide))
-    diffuse = _mixed(tx, rx, _mixing(rays), _cluster_powers(source, rays))
+    mixing, powers = _mixing(rays.xpr), _cluster_powers(source, rays)
     if not source.has_line_of_sight:
-        return diffuse
+        return _mixed(tx, rx, mixing, powers)
     field_rx, steering_rx, field_tx, steering_tx = _look_along_line_of_sight(source, rays)
-    line = _line_sum(
-        _moments(field_tx, steering_tx), _moments(field_rx, steering_rx), _line_of_sight_power(source, rays)
-    )
-    return diffuse.joined(line)
+    line = _moments(field_tx, steering_tx), _moments(field_rx, steering_rx), _line_of_sight_power(source, rays)
+    return _mixed(tx, rx, mixing, powers, line)
 
 
 def _model_sum(source: CdlSource, model: CdlModel) -> KroneckerCovariance:
@@ -160,13 +160,9 @@ def _model_sum(source: CdlSource, model: CdlModel) -> KroneckerCovariance:
     tx, tx_line = _sector_mean(source.tx, tx_sector, table.angles[[3, 1]], table.los_angles[[3, 1]])
     rx, rx_line = _sector_mean(source.rx, rx_sector, table.angles[[2, 0]], table.los_angles[[2, 0]])
     share = source.scale**2 / (1 + table.k_factor)
-    cross = 1 / table.xpr
-    mixing = torch.tensor([[[1.0, cross], [cross, 1.0]]], dtype=torch.float64)
-    diffuse = _mixed(tx, rx, mixing, share * table.powers[None])
-    if table.k_factor == 0:
-        return diffuse
     power = torch.tensor([share * table.k_factor], dtype=torch.float64)
-    return diffuse.joined(_line_sum(tx_line, rx_line, power))
+    line = (tx_line, rx_line, power) if table.k_factor else None
+    return _mixed(tx, rx, _mixing(torch.tensor([table.xpr], dtype=torch.float64)), share * table.powers[None], line)
 
 
 def _sector_mean(array: Array, sector: Sector, angles: Tensor, los_angles: Tensor) -> tuple[Tensor, Tensor]:
@@ -184,16 +180,21 @@ def _sector_mean(array: Array, sector: Sector, angles: Tensor, los_angles: Tenso
     return clusters[None] / len(points), line[None] / len(points)
 
 
-def _mixed(tx: Tensor, rx: Tensor, mixing: Tensor, powers: Tensor) -> KroneckerCovariance:
-    """Σ_c P_c Σ_ij M_ij T_cj ⊗ S_ci; tx, rx: [batch, clusters, 2, ports, ports], M_ij = mixing[:, i, j] -> 2·clusters terms."""
+def _mixed(
+    tx: Tensor, rx: Tensor, mixing: Tensor, powers: Tensor, line: tuple[Tensor, Tensor, Tensor] | None = None
+) -> KroneckerCovariance:
+    """Σ_c P_c Σ_ij M_ij T_cj ⊗ S_ci, and the line of sight from its moments at both ends and its power, where there is one.
+
+    tx, rx: [batch, clusters, 2, ports, ports], M_ij = mixing[:, i, j] -> 2·clusters terms. The line of sight adds
+    E vvᴴ of v = v_tx,θ ⊗ v_rx,θ - v_tx,φ ⊗ v_rx,φ: four terms.
+    """
     receive = torch.einsum("bc,bij,bcirs->bcjrs", powers.to(rx.dtype), mixing.to(rx.dtype), rx)
-    return KroneckerCovariance(tx.flatten(1, 2), receive.flatten(1, 2))
-
-
-def _line_sum(tx: Tensor, rx: Tensor, power: Tensor) -> KroneckerCovariance:
-    """E vvᴴ of v = v_tx,θ ⊗ v_rx,θ - v_tx,φ ⊗ v_rx,φ from the moments of the ends: four terms."""
+    diffuse = KroneckerCovariance(tx.flatten(1, 2), receive.flatten(1, 2))
+    if line is None:
+        return diffuse
+    line_tx, line_rx, power = line
     signs = torch.outer(_LINE_OF_SIGHT, _LINE_OF_SIGHT).flatten()
-    return KroneckerCovariance(tx, power[:, None, None, None] * signs[:, None, None] * rx)
+    return diffuse.joined(KroneckerCovariance(line_tx, power[:, None, None, None] * signs[:, None, None] * line_rx))
 
 
 def _moments(field: Tensor, steering: Tensor) -> Tensor:
@@ -213,9 +214,9 @@ def _look_along_line_of_sight(source: ChannelSource, rays: Rays) -> tuple[Tensor
     return *_look(source.rx, rays.rx_orientation, zoa, aoa), *_look(source.tx, rays.tx_orientation, zod, aod)
 
 
-def _mixing(rays: Rays) -> Tensor:
+def _mixing(xpr: Tensor) -> Tensor:
     """Power of the entries of the polarisation matrix, 1 and 1/XPR: [batch, 2 (receive), 2 (transmit)], float64."""
-    cross = 1 / rays.xpr.double()
+    cross = 1 / xpr.double()
     one = torch.ones_like(cross)
     return torch.stack([one, cross, cross, one], 1).reshape(-1, 2, 2)
 
@@ -232,8 +233,3 @@ def _line_of_sight_power(source: ChannelSource, rays: Rays) -> Tensor:
 
 def _phases_are_random(source: ChannelSource) -> bool:
     return not (isinstance(source, CdlSource) and source.has_line_of_sight and not source.random_los_phase)
-
-
-def _is_narrowband_cdl(problem: ChannelProblem) -> bool:
-    source = problem.source
-    return isinstance(source, CdlSource) and source.frequencies is None and _phases_are_random(source)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -12,28 +11,10 @@ from chanest.bounds.base import Bound, Truth, chunks
 from chanest.dictionaries import KroneckerMap
 from chanest.problem import ChannelBatch, ChannelProblem
 from vlista_core.estimate import Estimate
+from vlista_core.solvers.omp import orthogonalised
 
 _OVERSAMPLING = 2.0
 _MOST_ATOMS = 512
-
-
-@dataclass
-class _Fit:
-    """The best number of atoms so far for each sample."""
-
-    error: Tensor
-    """Expected ‖ĥ - h‖²: [batch]."""
-    signal: Tensor
-    """ĥ: [batch, n]."""
-    missed: Tensor
-    """‖h - P h‖², P the projection on the chosen atoms: [batch]."""
-
-    def improve(self, error: Tensor, signal: Tensor, missed: Tensor) -> None:
-        """Take over the samples with a lesser expected error."""
-        better = error < self.error
-        self.error = torch.where(better, error, self.error)
-        self.signal = torch.where(better[:, None], signal, self.signal)
-        self.missed = torch.where(better, missed, self.missed)
 
 
 class OracleSupport(Bound):
@@ -56,23 +37,24 @@ class OracleSupport(Bound):
         return problem.subcarriers == 1
 
     def bound(self, batch: ChannelBatch) -> Estimate:
-        return Estimate(torch.cat([fit.signal for fit in self._fits(batch)]).to(batch.signal.dtype))
+        return Estimate(torch.cat([signal for signal, _ in self._fits(batch)]).to(batch.signal.dtype))
 
     def floor_db(self, batch: ChannelBatch) -> float:
         """The off-grid floor: NMSE in dB of projecting the noiseless channels on the atoms chosen for `batch`."""
-        missed = sum(float(fit.missed.sum()) for fit in self._fits(batch))
+        missed = sum(float(missed.sum()) for _, missed in self._fits(batch))
         return 10 * math.log10(missed / float(batch.signal.abs().square().sum(dtype=torch.float64)))
 
-    def _fits(self, batch: ChannelBatch) -> list[_Fit]:
+    def _fits(self, batch: ChannelBatch) -> list[tuple[Tensor, Tensor]]:
         grid = self.problem.dictionary(oversampling=_OVERSAMPLING).cast(torch.complex128)
         return [_fit(truth, grid) for truth in chunks(batch, self.problem)]
 
 
-def _fit(truth: Truth, grid: KroneckerMap) -> _Fit:
+def _fit(truth: Truth, grid: KroneckerMap) -> tuple[Tensor, Tensor]:
     """Pursue h atom by atom, and follow the least squares estimate from y on the atoms so far.
 
-    With ΦΨ_S = QR the estimate on the first K atoms is Σ_{k≤K} t_k q_kᴴy, T = Ψ_S R⁻¹. The noise that it lets through,
-    σ² Σ‖t_k‖², only grows: once it exceeds the least error so far, no larger K can be better.
+    -> ĥ [batch, n] and ‖h - P h‖² [batch] for the best number of atoms, P the projection on them. With ΦΨ_S = QR the estimate
+    on the first K atoms is Σ_{k≤K} t_k q_kᴴy, T = Ψ_S R⁻¹. The noise that it lets through, σ² Σ‖t_k‖², only grows: once it
+    exceeds the least error so far, no larger K can be better.
     """
     h, measured = truth.signal, truth.measured
     y, phi, noise_var = measured.y, measured.phi, measured.noise_var
@@ -82,39 +64,41 @@ def _fit(truth: Truth, grid: KroneckerMap) -> _Fit:
     free = torch.ones(batch, grid.shape[1], dtype=torch.float64)
     clean, noise = phi.apply(h), torch.zeros_like(noise_var)
     residual, bias, estimate = h, h, torch.zeros_like(h)
-    power = h.abs().square().sum(1)
-    best = _Fit(power, estimate, power)
+    least_error = missed = _energy(h)
+    best = estimate
     for k in range(most):
         chosen = (grid.adjoint(residual).abs() * free).argmax(1, keepdim=True)
         free.scatter_(1, chosen, 0.0)
         atom = grid.columns(chosen)[..., 0]
-        span[:, k], _, _ = _orthogonalised(atom, span[:, :k])
+        span[:, k], _, _ = _next_direction(atom, span[:, :k])
         residual = residual - _inner(span[:, k], residual) * span[:, k]
-        seen_span[:, k], overlap, size = _orthogonalised(phi.apply(atom), seen_span[:, :k])
-        steps[:, k] = step = (atom - (overlap @ steps[:, :k])[:, 0]) / size
+        seen_span[:, k], overlap, size = _next_direction(phi.apply(atom), seen_span[:, :k])
+        steps[:, k] = step = (atom - (overlap[:, None] @ steps[:, :k])[:, 0]) / size
         bias = bias - step * _inner(seen_span[:, k], clean)
         estimate = estimate + step * _inner(seen_span[:, k], y)
-        noise = noise + noise_var * step.abs().square().sum(1)
-        best.improve(bias.abs().square().sum(1) + noise, estimate, residual.abs().square().sum(1))
-        if bool((noise > best.error).all()):
+        noise = noise + noise_var * _energy(step)
+        error = _energy(bias) + noise
+        better = error < least_error
+        least_error = torch.minimum(error, least_error)
+        best = torch.where(better[:, None], estimate, best)
+        missed = torch.where(better, _energy(residual), missed)
+        if bool((noise > least_error).all()):
             break
-    return best
+    return best, missed
 
 
-def _orthogonalised(vector: Tensor, basis: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """vector = overlap·basis + size·unit, orthogonalised twice. vector: [batch, n], basis: [batch, k, n].
-
-    -> unit [batch, n], overlap [batch, 1, k], size [batch, 1].
-    """
-    overlap = torch.zeros(len(vector), 1, basis.shape[1], dtype=vector.dtype)
-    for _ in range(2):
-        part = vector[:, None] @ basis.mH
-        vector = vector - (part @ basis)[:, 0]
-        overlap = overlap + part
-    size = torch.linalg.vector_norm(vector, dim=1, keepdim=True).clamp_min(torch.finfo(torch.float64).tiny)
-    return vector / size, overlap, size
+def _next_direction(vector: Tensor, basis: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """vector = overlap·basis + size·unit -> unit [batch, n], overlap [batch, k], size [batch, 1]."""
+    rest, overlap = orthogonalised(vector, basis)
+    size = torch.linalg.vector_norm(rest, dim=1, keepdim=True).clamp_min(torch.finfo(torch.float64).tiny)
+    return rest / size, overlap, size
 
 
 def _inner(left: Tensor, right: Tensor) -> Tensor:
     """[batch, n], [batch, n] -> [batch, 1]."""
     return (left.conj() * right).sum(1, keepdim=True)
+
+
+def _energy(vector: Tensor) -> Tensor:
+    """[batch, n] -> [batch]."""
+    return vector.abs().square().sum(1)

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from chanest.arrays import Array
 from chanest.channels.coefficients import RayFactors
-from chanest.covariances.codebook import k_means
-from chanest.covariances.lags import BeamView, LagCovariance, LagLayout
+from chanest.covariances.families import k_means
+from chanest.covariances.lags import BeamView, LagCovariance, LagLayout, array_lags
 from chanest.dictionaries import KroneckerMap
 from vlista_core.gaussian import Covariance
 from vlista_core.linops import LinearMap
@@ -24,8 +24,8 @@ _SAME = 1e4
 """Phases are the same where they agree to this many parts of a radian."""
 
 
-@dataclass(frozen=True, eq=False)
-class Directions(LinearMap):
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Directions(KroneckerMap):
     """Ψ from the phases between neighbouring columns and rows: a code [batch, departures·arrivals] -> vec(H)."""
 
     departing: Tensor
@@ -34,37 +34,17 @@ class Directions(LinearMap):
     """[arrivals, 2]."""
     layout: LagLayout
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self.dictionary.shape
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.departing.dtype.to_complex()
-
-    def apply(self, x: Tensor) -> Tensor:
-        return self.dictionary.apply(x)
-
-    def adjoint(self, y: Tensor) -> Tensor:
-        return self.dictionary.adjoint(y)
-
-    def apply_block(self, x: Tensor) -> Tensor:
-        return self.dictionary.apply_block(x)
-
-    def materialize(self) -> Tensor:
-        return self.dictionary.materialize()
-
-    @cached_property
-    def dictionary(self) -> KroneckerMap:
-        """The atoms of both ends as factors."""
-        rx, tx = _ramps(self.arriving, _elements(self.layout.rx)), _ramps(self.departing, _elements(self.layout.tx))
-        return KroneckerMap(rx, tx)
+    @classmethod
+    def of(cls, departing: Tensor, arriving: Tensor, layout: LagLayout) -> Directions:
+        """From phases alone; the factors are the atoms of both ends."""
+        rx, tx = _ramps(arriving, _elements(layout.rx)), _ramps(departing, _elements(layout.tx))
+        return cls(rx, tx, departing=departing, arriving=arriving, layout=layout)
 
     @cached_property
     def lags(self) -> KroneckerMap:
         """What every atom adds to the covariance at each lag: powers [batch, atoms] -> [batch, transmit·receive lags]."""
-        receive = torch.tensor(self.layout.receive_lags)
-        return KroneckerMap(_ramps(self.arriving, receive), _ramps(self.departing, _transmit_lags(self.layout.tx)))
+        receive, transmit = array_lags(self.layout.rx)[-self.layout.shape[0] :], array_lags(self.layout.tx)
+        return KroneckerMap(_ramps(self.arriving, receive), _ramps(self.departing, transmit))
 
     def sums(self, table: Tensor) -> Tensor:
         """aᴴQa of every atom a from the lag sums of Q (see `BeamView.pulled_back`): -> [batch, departures·arrivals]."""
@@ -127,7 +107,7 @@ class SeenDirections(BeamView):
         super().__init__(directions.layout, phi)
         self.directions = directions
         if self.beams is not None:
-            self.sent = self.beams.transmit.mT @ directions.dictionary.tx
+            self.sent = self.beams.transmit.mT @ directions.tx
             self.sent_conjugate = self.sent.conj().resolve_conj()
 
 
@@ -168,11 +148,3 @@ def _phases(steering: Tensor, array: Array) -> Tensor:
 def _elements(array: Array) -> Tensor:
     """(column, row) of the elements in the order of vec(H): [N, 2]."""
     return torch.cartesian_prod(torch.arange(array.columns), torch.arange(array.rows))
-
-
-@cache
-def _transmit_lags(array: Array) -> Tensor:
-    """(columns, rows) between two transmit elements, in the order of a table: [transmit lags, 2]."""
-    return torch.cartesian_prod(
-        torch.arange(1 - array.columns, array.columns), torch.arange(1 - array.rows, array.rows)
-    )

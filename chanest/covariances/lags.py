@@ -8,8 +8,7 @@ receive lag l, S_l the shift by l. Half of the receive lags suffice because R is
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING
+from functools import cache, cached_property
 
 import torch
 from torch import Tensor
@@ -17,12 +16,11 @@ from torch import Tensor
 from chanest.arrays import Array
 from chanest.channels.rays import Rays
 from chanest.channels.source import ChannelSource
+from chanest.covariances.rays import cluster_products
 from chanest.frontend import BeamformingMap
+from chanest.problem import ChannelProblem
 from vlista_core.gaussian import Covariance
 from vlista_core.linops import LinearMap
-
-if TYPE_CHECKING:
-    from chanest.problem import ChannelProblem
 
 _RAYS_BLOCK = 250
 
@@ -30,6 +28,21 @@ _RAYS_BLOCK = 250
 def has_lags(problem: ChannelProblem) -> bool:
     """Whether tables of lags hold the covariances of a problem: one subcarrier, one polarisation at both ends."""
     return problem.subcarriers == 1 and all(len(array.slants) == 1 for array in problem.arrays)
+
+
+@cache
+def array_lags(array: Array) -> Tensor:
+    """(columns, rows) between two elements, in the order of a table, (0, 0) in the middle: [lags, 2]."""
+    return torch.cartesian_prod(
+        torch.arange(1 - array.columns, array.columns), torch.arange(1 - array.rows, array.rows)
+    )
+
+
+def lag_between(array: Array) -> Tensor:
+    """Which of `array_lags` any two elements have: [N, N]."""
+    place = torch.arange(array.elements)
+    lag = place // array.rows * (2 * array.rows - 1) + place % array.rows
+    return lag[:, None] - lag + len(array_lags(array)) // 2
 
 
 class LagLayout:
@@ -42,41 +55,28 @@ class LagLayout:
                     f"{name} must have one polarisation for a Toeplitz covariance, got {array.polarization}"
                 )
         self.rx, self.tx = rx, tx
-        lags = [(c, r) for c in range(rx.columns) for r in range(1 - rx.rows, rx.rows) if c > 0 or r >= 0]
-        self.receive_lags = lags
-        """(columns, rows) between two receive elements, the first at (0, 0); the mirrored ones are implied."""
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Receive lags, transmit lags."""
-        return len(self.receive_lags), (2 * self.tx.columns - 1) * (2 * self.tx.rows - 1)
+        """Receive lags from (0, 0) on, the mirrored ones are implied; transmit lags."""
+        return len(array_lags(self.rx)) // 2 + 1, len(array_lags(self.tx))
 
     @cached_property
     def pairs(self) -> Tensor:
         """Which receive lag a pair of elements has, those that are mirrored counted after the others: [N_r, N_r]."""
-        place = {lag: index for index, lag in enumerate(self.receive_lags)}
-        elements = [(c, r) for c in range(self.rx.columns) for r in range(self.rx.rows)]
-        index = torch.empty(self.rx.elements, self.rx.elements, dtype=torch.int64)
-        for i, (column, row) in enumerate(elements):
-            for j, (other_column, other_row) in enumerate(elements):
-                lag = (column - other_column, row - other_row)
-                mirrored = lag not in place
-                index[i, j] = place[(-lag[0], -lag[1])] + len(place) if mirrored else place[lag]
-        return index
+        lag = lag_between(self.rx) - self.shape[0] + 1
+        return torch.where(lag < 0, self.shape[0] - lag, lag)
 
     @cached_property
     def multiplicity(self) -> Tensor:
         """How many entries of R a lag stands for, its mirrored ones included: [receive lags, transmit lags]."""
-        across = _triangle(self.tx.columns)[:, None] * _triangle(self.tx.rows)[None, :]
-        counts = torch.bincount(self.pairs.flatten(), minlength=2 * len(self.receive_lags)).reshape(2, -1).sum(0)
-        return counts[:, None].float() * across.flatten()[None, :]
+        receive = torch.bincount(self.pairs.flatten(), minlength=2 * self.shape[0]).reshape(2, -1).sum(0)
+        return torch.outer(receive, torch.bincount(self.lag_of.flatten())).float()
 
     @cached_property
     def lag_of(self) -> Tensor:
         """Which transmit lag a pair of elements has: [N_t, N_t]."""
-        column, row = (torch.arange(self.tx.elements) // self.tx.rows, torch.arange(self.tx.elements) % self.tx.rows)
-        across = column[:, None] - column + self.tx.columns - 1
-        return across * (2 * self.tx.rows - 1) + row[:, None] - row + self.tx.rows - 1
+        return lag_between(self.tx)
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -107,24 +107,6 @@ class LagLayout:
         both = torch.cat([blocks, blocks.mH], 1)[:, self.pairs.to(table.device)]
         return both.permute(0, 3, 1, 4, 2).reshape(len(table), self.tx.elements * self.rx.elements, -1)
 
-    def of_channels(self, h: Tensor, weights: Tensor) -> Tensor:
-        """Σ_b weight_b·h_b h_bᴴ averaged along its diagonals. h: [batch, n], weights: [batch, tables] -> tables."""
-        return self._lags(weights.mT @ self._power(h)) / self._entries.to(h.device)
-
-    def _power(self, h: Tensor) -> Tensor:
-        """|Fourier transform|² at so many points that nothing wraps around: [batch, n] -> [batch, points]."""
-        grid = h.reshape(-1, self.tx.columns, self.tx.rows, self.rx.columns, self.rx.rows)
-        angles = torch.fft.fftn(grid, s=[2 * size - 1 for size in grid.shape[1:]], dim=(1, 2, 3, 4))
-        return torch.view_as_real(angles).square().sum(-1).flatten(1)
-
-    def _lags(self, power: Tensor) -> Tensor:
-        """From powers at the points of `_power` to the lags of a table: [batch, points] -> [batch, receive, transmit]."""
-        shape = [2 * size - 1 for size in (self.tx.columns, self.tx.rows, self.rx.columns, self.rx.rows)]
-        lags: Tensor = torch.fft.ifftn(power.reshape(-1, *shape), dim=(1, 2, 3, 4))
-        lags = torch.fft.fftshift(lags, dim=(1, 2)).flatten(3).flatten(1, 2)
-        places = [column % shape[2] * shape[3] + row % shape[3] for column, row in self.receive_lags]
-        return lags[:, :, places].mT
-
     def of_matrix(self, matrix: Tensor, *, mean: bool = True) -> Tensor:
         """Averages (or sums) of Hermitian matrices [batch, n, n] over the entries of each lag: the nearest table."""
         elements, receive = self.tx.elements, self.rx.elements
@@ -142,33 +124,18 @@ class LagLayout:
         return once
 
     def of_rays(self, source: ChannelSource, rays: Rays) -> Tensor:
-        """The covariance of each sample given its clusters: Σ_c P_c R_tx,c ⊗ R_rx,c. -> [batch, receive, transmit lags].
-
-        A cluster's factors are averages over its rays; which ray of one end goes with which of the other is not known.
-        """
-        parts = []
-        for first in range(0, len(rays), _RAYS_BLOCK):
-            some = rays.select(torch.arange(first, min(len(rays), first + _RAYS_BLOCK)))
-            parts.append(self._of_rays(source, some))
-        return torch.cat(parts)
-
-    def _of_rays(self, source: ChannelSource, rays: Rays) -> Tensor:
-        factors = source.factors(rays)
-        clusters, per_cluster = rays.aoa.shape[1:]
-        power = factors.gains.abs().square().sum(dim=(1, 2)) * source.scale**2
-        table = self._clusters(factors.rx, factors.tx, power, slice(0, clusters * per_cluster), clusters)
-        if power.shape[1] > clusters * per_cluster:  # The last ray is the line of sight: a cluster of its own.
-            table = table + self._clusters(factors.rx, factors.tx, power, slice(clusters * per_cluster, None), 1)
-        return table
-
-    def _clusters(self, rx: Tensor, tx: Tensor, power: Tensor, some: slice, clusters: int) -> Tensor:
-        """Σ_c P_c R_tx,c ⊗ R_rx,c over the rays in `some`, equally many per cluster."""
-        width = 2 * self.rx.rows - 1
-        kept = [(c + self.rx.columns - 1) * width + r + self.rx.rows - 1 for c, r in self.receive_lags]
-        receive = _mean_lags(rx[:, some], self.rx, clusters)[:, :, kept]
-        transmit = _mean_lags(tx[:, some], self.tx, clusters)
-        total = power[:, some].reshape(len(rx), clusters, -1).sum(2)
-        return (receive * total[:, :, None]).mT @ transmit
+        """The covariance of each sample given its clusters: Σ_c P_c R_tx,c ⊗ R_rx,c. -> [batch, receive, transmit lags]."""
+        receive, blocks = self.shape[0], torch.split(torch.arange(len(rays)), _RAYS_BLOCK)
+        tables = [
+            cluster_products(
+                source,
+                rays.select(some),
+                lambda steering: _mean_lags(steering, self.rx)[..., -receive:],
+                lambda steering: _mean_lags(steering, self.tx),
+            )
+            for some in blocks
+        ]
+        return torch.cat(tables)
 
 
 @dataclass(frozen=True, eq=False)
@@ -309,12 +276,12 @@ def _spread(weights: Tensor, matrix: Tensor) -> Tensor:
 
 def _at_lags(layout: LagLayout, pairs: Tensor) -> Tensor:
     """Sums over the pairs of receive elements at each lag. [batch, T, N_r, N_r, T'] -> [batch, receive lags, T, T']."""
-    return torch.stack([pairs[:, :, layout.pairs == lag].sum(2) for lag in range(len(layout.receive_lags))], 1)
+    return torch.stack([pairs[:, :, layout.pairs == lag].sum(2) for lag in range(layout.shape[0])], 1)
 
 
-def _mean_lags(steering: Tensor, array: Array, clusters: int) -> Tensor:
-    """Mean over the rays of a cluster of exp(j·phase·lag). steering: [batch, rays, N] -> [batch, clusters, lags]."""
-    grid = steering.reshape(len(steering), clusters, -1, array.columns, array.rows)
+def _mean_lags(steering: Tensor, array: Array) -> Tensor:
+    """Mean over the rays of a cluster of exp(j·phase·lag). steering: [batch, clusters, rays, N] -> [batch, clusters, lags]."""
+    grid = steering.reshape(*steering.shape[:3], array.columns, array.rows)
     grid = grid / grid[..., :1, :1]
     across, down = _both_ways(grid[..., 0]), _both_ways(grid[..., 0, :])
     return (across.mT @ down).flatten(2) / grid.shape[2]
@@ -323,8 +290,3 @@ def _mean_lags(steering: Tensor, array: Array, clusters: int) -> Tensor:
 def _both_ways(powers: Tensor) -> Tensor:
     """exp(j·n·phase) for n = 0 … N - 1 -> for n = 1 - N … N - 1, in the last dimension."""
     return torch.cat([powers[..., 1:].flip(-1).conj(), powers], -1)
-
-
-def _triangle(size: int) -> Tensor:
-    """How many pairs of `size` elements are at each lag: [2·size - 1]."""
-    return size - torch.arange(1 - size, size).abs().float()

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from chanest.arrays import Array
 from chanest.channels.coefficients import Directions, fields, rotation
+from chanest.channels.rays import Rays
+from chanest.channels.source import ChannelSource
+
+Means = Callable[[Tensor], Tensor]
+"""Means over the rays of each cluster, from steering vectors [batch, clusters, rays, N] -> [batch, clusters, k]."""
 
 
 def field_and_steering(array: Array, orientation: Tensor, zenith: Tensor, azimuth: Tensor) -> tuple[Tensor, Tensor]:
@@ -17,6 +23,30 @@ def field_and_steering(array: Array, orientation: Tensor, zenith: Tensor, azimut
     local = toward.vectors() @ rotation(orientation)
     steering = array.steering_of_cosines(local[..., 1], local[..., 2])
     return fields(array, orientation, toward, local), steering.mT
+
+
+def cluster_products(source: ChannelSource, rays: Rays, receive: Means, transmit: Means) -> Tensor:
+    """Σ_c P_c r_c t_cᵀ over the clusters of each sample, with r_c and t_c as `receive` and `transmit` give them.
+
+    -> [batch, k of r, k of t]. Which ray of one end goes with which of the other is not known.
+    """
+    factors = source.factors(rays)
+    clusters, per_cluster = rays.aoa.shape[1:]
+    diffuse = clusters * per_cluster
+    power = factors.gains.abs().square().sum(dim=(1, 2)) * source.scale**2
+
+    def some(part: slice, count: int) -> Tensor:
+        received, sent = (
+            means(steering[:, part].reshape(len(rays), count, -1, steering.shape[2]))
+            for means, steering in ((receive, factors.rx), (transmit, factors.tx))
+        )
+        total = power[:, part].reshape(len(rays), count, -1).sum(2)
+        return (received * total[:, :, None]).mT @ sent
+
+    product = some(slice(0, diffuse), clusters)
+    if power.shape[1] > diffuse:  # The last ray is the line of sight: a cluster of its own.
+        product = product + some(slice(diffuse, None), 1)
+    return product
 
 
 def cluster_covariances(array: Array, orientation: Tensor, zenith: Tensor, azimuth: Tensor) -> Tensor:
@@ -59,8 +89,5 @@ def cluster_covariances(array: Array, orientation: Tensor, zenith: Tensor, azimu
 
 def _ramps(phase: Tensor, count: int) -> Tensor:
     """exp(j·lag·phase) for lags 1 - count … count - 1. phase: [..., pairs] -> [..., 2·count - 1, pairs]."""
-    step = torch.polar(torch.ones_like(phase), phase)
-    powers = [torch.ones_like(step)]
-    for _ in range(count - 1):
-        powers.append(powers[-1] * step)
-    return torch.stack([power.conj() for power in powers[:0:-1]] + powers, dim=-2)
+    angle = torch.arange(1 - count, count)[:, None] * phase[..., None, :]
+    return torch.polar(torch.ones_like(angle), angle)

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
-
 from chanest.bases.unfolded import UnfoldedEstimator, starting_dictionary
-from vlista_core.checkpoint import register_model
+from chanest.problem import ChannelProblem
 from vlista_core.models import ADLISTA
-
-if TYPE_CHECKING:
-    from chanest.problem import ChannelProblem
 
 _LAYERS = 3
 
 
-@register_model
 class ADLISTAEstimator(UnfoldedEstimator):
     """The paper's Algorithm 1 with Kronecker dictionaries: three layers, each with a dictionary of its own.
 
@@ -27,6 +21,5 @@ class ADLISTAEstimator(UnfoldedEstimator):
     batch_size = 32
 
     @classmethod
-    def build(cls, problem: ChannelProblem) -> Self:
-        network = ADLISTA(starting_dictionary(problem), layers=_LAYERS, augmentation="paper")
-        return cls(problem.signal_length, network)
+    def network_for(cls, problem: ChannelProblem) -> ADLISTA:
+        return ADLISTA(starting_dictionary(problem), layers=_LAYERS, augmentation="paper")

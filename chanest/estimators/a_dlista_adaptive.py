@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
-
 from chanest.bases.unfolded import UnfoldedEstimator, starting_dictionary
-from vlista_core.checkpoint import register_model
+from chanest.problem import ChannelProblem
 from vlista_core.models import ADLISTA
-
-if TYPE_CHECKING:
-    from chanest.problem import ChannelProblem
 
 LAYERS = 10
 """Also of `vlista`, which starts from this network."""
 
 
-@register_model
 class AdaptiveADLISTAEstimator(UnfoldedEstimator):
     """A-DLISTA with our adaptive augmentation: one step, one threshold and one memory per layer follow norms of the sample.
 
@@ -27,5 +21,5 @@ class AdaptiveADLISTAEstimator(UnfoldedEstimator):
     half_precision = True
 
     @classmethod
-    def build(cls, problem: ChannelProblem) -> Self:
-        return cls(problem.signal_length, ADLISTA(starting_dictionary(problem), layers=LAYERS))
+    def network_for(cls, problem: ChannelProblem) -> ADLISTA:
+        return ADLISTA(starting_dictionary(problem), layers=LAYERS)

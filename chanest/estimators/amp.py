@@ -4,16 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from torch import Tensor
-
 from chanest.bases.grid import Choices, Settings, SolverEstimator
-from chanest.dictionaries import KroneckerMap
-from vlista_core.checkpoint import register_model
-from vlista_core.estimate import Measurement
-from vlista_core.solvers import AMP, Solver
+from vlista_core.solvers import AMP
 
 
-@register_model
 class AMPEstimator(SolverEstimator):
     """AMP with a threshold of `alpha` standard deviations of its effective noise, which it finds itself: σ² is not used.
 
@@ -22,15 +16,10 @@ class AMPEstimator(SolverEstimator):
 
     name = "amp"
     summary = "approximate message passing on an angular grid"
+    solver_class = AMP
     defaults: ClassVar[Settings] = {"oversampling": 1.0, "alpha": 1.6, "iterations": 3}
     choices: ClassVar[Choices] = {
         "alpha": (1.14, 1.3, 1.45, 1.6, 1.8, 2.2),
         "iterations": (2, 3, 4, 5, 10),
         "oversampling": (1.0, 1.5),
     }
-
-    def solver(self, measurements: int, dictionary: KroneckerMap) -> Solver:
-        return AMP(dictionary=dictionary, alpha=self.settings["alpha"], iterations=int(self.settings["iterations"]))
-
-    def level(self, measured: Measurement) -> Tensor:
-        return measured.noise_var

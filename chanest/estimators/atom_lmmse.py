@@ -4,33 +4,29 @@ h = Ψx with an atom for every pair of a direction of departure and one of arriv
 the gradient of the whitened residual, x = η_θ(p ∘ (ΦΨ)ᴴC⁻¹y) with C = ΦΨ diag(p) (ΦΨ)ᴴ + σ²I and the soft threshold η_θ: the
 powers p of the atoms are their steps and what they are shrunk by, and with the right p one layer is enough. The first layer has
 the mean powers of training channels and only looks; a network sees (ΦΨ)ᴴy and (ΦΨ)ᴴC⁻¹y and gives the powers of the last. ΦΨ is
-not formed. How it learns: `chanest.networks.powers_fit`.
+not formed. How it learns: `chanest.networks.powers`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import torch
 from torch import Tensor, nn
 
 from chanest.arrays import Array
 from chanest.bases.estimator import ChannelEstimator
-from chanest.covariances import DirectionCovariance, Directions, LagLayout
-from chanest.covariances.directions import SeenDirections
+from chanest.covariances.directions import DirectionCovariance, Directions, SeenDirections
+from chanest.covariances.lags import LagLayout
 from chanest.fit import Fit
-from chanest.networks.powers import PowerNetwork
-from chanest.networks.powers_fit import fit_powers
+from chanest.networks.powers import PowerNetwork, fit_powers
+from chanest.problem import ChannelProblem
 from chanest.scenario import CdlSection
-from vlista_core.checkpoint import register_model
 from vlista_core.estimate import Estimate, Measurement
 from vlista_core.gaussian import condition
 from vlista_core.linops import LinearMap
 from vlista_core.prox import soft_threshold, squared_modulus
 from vlista_core.tensorfile import Json
-
-if TYPE_CHECKING:
-    from chanest.problem import ChannelProblem
 
 _FEWEST_DIRECTIONS, _MOST_DIRECTIONS = 16, 96
 """At an end; twice as many as elements in between. Channels of several models come from more places: half as many again, up
@@ -40,7 +36,6 @@ _PROFILES_LARGE, _LARGE = 80, 512
 _CHUNK_ENTRIES = 2**21
 
 
-@register_model
 class AtomLMMSE(ChannelEstimator):
     """One layer to look and one to answer; the powers of all atoms come from what the first one sees."""
 
@@ -88,7 +83,7 @@ class AtomLMMSE(ChannelEstimator):
     @property
     def directions(self) -> Directions:
         """Ψ."""
-        return Directions(self.departing, self.arriving, self.layout)
+        return Directions.of(self.departing, self.arriving, self.layout)
 
     def chunk(self, measured: Measurement) -> int:
         """Small enough to stay in cache."""

@@ -5,17 +5,15 @@ from __future__ import annotations
 from typing import ClassVar
 
 from chanest.bases.grid import Choices, Settings, SolverEstimator
-from chanest.dictionaries import KroneckerMap
-from vlista_core.checkpoint import register_model
-from vlista_core.solvers import BCS, Solver
+from vlista_core.solvers import BCS
 
 
-@register_model
 class BCSEstimator(SolverEstimator):
     """Bayesian compressed sensing: the fast relevance vector machine, an atom at a time, with σ² = level."""
 
     name = "bcs"
     summary = "Bayesian compressed sensing (fast relevance vector machine) on an angular grid"
+    solver_class = BCS
     defaults: ClassVar[Settings] = {
         "oversampling": 1.5, "noise_factor": 2.0, "model_error": 0.03, "admission": 1.0, "iterations": 100,
     }  # fmt: skip
@@ -26,10 +24,3 @@ class BCSEstimator(SolverEstimator):
         "oversampling": (1.5, 2.0),
         "iterations": (30, 100, 300),
     }
-
-    def solver(self, measurements: int, dictionary: KroneckerMap) -> Solver:
-        return BCS(
-            dictionary=dictionary,
-            admission=self.settings["admission"],
-            iterations=int(self.settings["iterations"]),
-        )

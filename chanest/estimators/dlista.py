@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
-
 from chanest.bases.unfolded import UnfoldedEstimator, starting_dictionary
-from vlista_core.checkpoint import register_model
+from chanest.problem import ChannelProblem
 from vlista_core.models import DLISTA
 
-if TYPE_CHECKING:
-    from chanest.problem import ChannelProblem
 
-
-@register_model
 class DLISTAEstimator(UnfoldedEstimator):
     """DLISTA with Kronecker dictionaries; steps and thresholds follow the noise level, the same for every channel."""
 
@@ -21,5 +15,5 @@ class DLISTAEstimator(UnfoldedEstimator):
     half_precision = True
 
     @classmethod
-    def build(cls, problem: ChannelProblem) -> Self:
-        return cls(problem.signal_length, DLISTA(starting_dictionary(problem), layers=6, noise_aware=True))
+    def network_for(cls, problem: ChannelProblem) -> DLISTA:
+        return DLISTA(starting_dictionary(problem), layers=6, noise_aware=True)

@@ -5,17 +5,15 @@ from __future__ import annotations
 from typing import ClassVar
 
 from chanest.bases.grid import Choices, Settings, SolverEstimator
-from chanest.dictionaries import KroneckerMap
-from vlista_core.checkpoint import register_model
-from vlista_core.solvers import FISTA, Solver
+from vlista_core.solvers import FISTA
 
 
-@register_model
 class FISTAEstimator(SolverEstimator):
     """FISTA for ½‖y - Ax‖² + λ‖x‖₁ with λ² = level·mean‖a_j‖²·2 log(atoms): a multiple of the universal threshold."""
 
     name = "fista"
     summary = "l1-regularised least squares on an angular grid by FISTA"
+    solver_class = FISTA
     defaults: ClassVar[Settings] = {"oversampling": 2.0, "noise_factor": 0.15, "model_error": 0.0, "iterations": 100}
     choices: ClassVar[Choices] = {
         "noise_factor": (0.04, 0.08, 0.15, 0.25, 0.5),
@@ -23,6 +21,3 @@ class FISTAEstimator(SolverEstimator):
         "iterations": (30, 100, 300),
         "oversampling": (1.0, 1.5, 2.0),
     }
-
-    def solver(self, measurements: int, dictionary: KroneckerMap) -> Solver:
-        return FISTA(dictionary=dictionary, iterations=int(self.settings["iterations"]))

@@ -10,32 +10,29 @@ by these weights.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import torch
 from torch import Tensor
 
 from chanest.arrays import Array
 from chanest.bases.family import FamilyEstimator
-from chanest.covariances import BeamView, LagLayout
-from chanest.covariances.codebook import CovarianceCodebook
+from chanest.covariances.families import CovarianceCodebook
+from chanest.covariances.lags import BeamView, LagLayout
 from chanest.fit import Fit
-from chanest.networks.gate import KINDS, Gate, fit_gate, gate_features
-from vlista_core.checkpoint import register_model
+from chanest.networks.gate import KINDS, Gate, fit_gate
+from chanest.networks.weighing import log_powers
+from chanest.problem import ChannelProblem
 from vlista_core.estimate import Estimate, Measurement
 from vlista_core.gaussian import condition
 from vlista_core.linops import LinearMap
 from vlista_core.tensorfile import Json
-
-if TYPE_CHECKING:
-    from chanest.problem import ChannelProblem
 
 CODES, HIDDEN, VERIFIED = 384, 384, 2
 _CODES_LARGE, _LARGE = 96, 512
 _CHUNK_ENTRIES = 2**20
 
 
-@register_model
 class GatedLMMSE(FamilyEstimator):
     """An exact step with a covariance that a gate chooses from a codebook by what y shows, checked by likelihoods."""
 
@@ -97,7 +94,7 @@ class GatedLMMSE(FamilyEstimator):
         pulled = torch.cat([measured.phi.adjoint(measured.y), first.gradient])
         powers = self.codebook.scores(self.layout.products(pulled)).chunk(KINDS)
         scalars = [value[:, None] for value in (measured.noise_var, measured.y.abs().square().mean(1))]
-        return gate_features([*powers, *scalars])
+        return log_powers([*powers, *scalars])
 
     def _verified(self, measured: Measurement, view: BeamView, proposed: Tensor) -> Tensor:
         """The most probable members share their weight by p(y | k)·p(k); the others keep theirs. [batch, codes], logarithms."""

@@ -5,25 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal, Self
+from typing import Literal, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from chanest.arrays import Array
 from chanest.bases.family import FamilyEstimator
-from chanest.covariances.codebook import k_means
-from chanest.covariances.components import KroneckerComponents, LagComponents
+from chanest.covariances.families import KroneckerComponents, LagComponents, k_means
 from chanest.covariances.lags import BeamView, LagCovariance, has_lags
 from chanest.fit import Clock, Fit
-from vlista_core.checkpoint import register_model
+from chanest.problem import ChannelProblem
 from vlista_core.estimate import Estimate, Measurement
 from vlista_core.gaussian import Posterior, condition
 from vlista_core.linops import LinearMap
 from vlista_core.tensorfile import Json
-
-if TYPE_CHECKING:
-    from chanest.problem import ChannelProblem
 
 Structure = Literal["toeplitz", "kronecker"]
 
@@ -34,10 +30,8 @@ _BLOCK = 2000
 _ITERATIONS = 12
 _LIKELY = 4
 """Components that variances take into account."""
-_SNRS_DB = (0.0, 10.0, 20.0)
 
 
-@register_model
 class GMM(FamilyEstimator):
     """h ~ Σ_k π_k CN(0, R_k), fitted by EM; ĥ = Σ_k p(k | y) R_kΦᴴ(ΦR_kΦᴴ + σ²I)⁻¹y. One factorisation per component.
 
@@ -53,10 +47,10 @@ class GMM(FamilyEstimator):
     def __init__(self, rx: Array, tx: Array, *, structure: Structure, components: int = COMPONENTS) -> None:
         super().__init__(rx.ports * tx.ports)
         self.structure, self.arrays = structure, (rx, tx)
+        kind: type[LagComponents | KroneckerComponents]
         kind = LagComponents if structure == "toeplitz" else KroneckerComponents
         self.components = kind(rx, tx, components)
-        self.log_prior: Tensor
-        self.register_buffer("log_prior", torch.full((components,), -math.log(components)))
+        self.log_prior: Tensor = nn.Buffer(torch.full((components,), -math.log(components)))
 
     @classmethod
     def build(cls, problem: ChannelProblem) -> Self:
@@ -112,12 +106,10 @@ class GMM(FamilyEstimator):
         """EM on training channels, from k-means on their angular power; ends after the budget or a few rounds."""
         clock = Clock(plan)
         count = max(2 * len(self.log_prior), min(problem.scenario.data.train, int(100 * plan.size)))
-        blocks = []
-        for first in range(0, count, _BLOCK):
-            size = min(_BLOCK, count - first)
-            blocks.append(problem.channels(size, seed=plan.seed, split="train", start=first))
-            plan.report(0.2 * (first + size) / count, "channels")
-        channels = torch.cat(blocks)
+        blocks = plan.telling(0.0, 0.2).blocks(count, _BLOCK, "channels")
+        channels = torch.cat(
+            [problem.channels(len(block), seed=plan.seed, split="train", start=block.start) for block in blocks]
+        )
         labels = self._first_labels(channels, plan.seed)
         done = 0
         for done in range(1, _ITERATIONS + 1):
@@ -128,21 +120,16 @@ class GMM(FamilyEstimator):
             if clock.share() >= 1.0:
                 break
         self._maximise(channels, labels)
-        scores = self.validation_nmse_db(problem, _SNRS_DB, 100, plan.seed)
         facts: dict[str, Json] = {"channels": count, "rounds": done, "structure": self.structure}
-        return {**facts, "validation_snr_db": list(_SNRS_DB), "validation_nmse_db": scores}
+        return {**facts, **self.validation(problem, plan, 100)}
 
     def _first_labels(self, channels: Tensor, seed: int) -> Tensor:
         """Cells of the angular amplitudes, on a grid twice as fine as the transmit array's own."""
         rx, tx = self.arrays
         shape = (len(tx.slants) * tx.columns, tx.rows, len(rx.slants) * rx.columns, rx.rows)
         sizes = (2 * shape[0], 2 * shape[1], *shape[2:])
-        amplitude = torch.cat(
-            [
-                torch.fft.fftn(part.reshape(-1, *shape), s=sizes, dim=(1, 2, 3, 4)).abs().flatten(1)
-                for part in torch.split(channels, _BLOCK)
-            ]
-        )
+        blocks = [part.reshape(-1, *shape) for part in torch.split(channels, _BLOCK)]
+        amplitude = torch.cat([torch.fft.fftn(part, s=sizes, dim=(1, 2, 3, 4)).abs().flatten(1) for part in blocks])
         amplitude = amplitude / amplitude.square().sum(1, keepdim=True).sqrt()
         return k_means(amplitude, len(self.log_prior), seed)[0]
 
@@ -157,14 +144,9 @@ class GMM(FamilyEstimator):
 
     def _best_components(self, channels: Tensor) -> Tensor:
         """The most probable component of every channel: [channels]. In this many dimensions the others have no share."""
-        best = torch.full((len(channels),), -math.inf)
-        labels = torch.zeros(len(channels), dtype=torch.int64)
-        for k, log_prior in enumerate(self.log_prior):
-            value = torch.cat([self.components.log_density(k, part) for part in torch.split(channels, _BLOCK)])
-            better = value + log_prior > best
-            labels[better] = k
-            best = torch.where(better, value + log_prior, best)
-        return labels
+        blocks, members = torch.split(channels, _BLOCK), range(len(self.log_prior))
+        density = [torch.cat([self.components.log_density(k, part) for part in blocks]) for k in members]
+        return (self.log_prior[:, None] + torch.stack(density)).argmax(0)
 
 
 def _mixed(weights: Tensor, means: Tensor) -> Estimate:

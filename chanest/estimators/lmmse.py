@@ -2,38 +2,32 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from itertools import product
+from typing import Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from chanest.arrays import Array
-from chanest.bases.estimator import GaussianEstimator
-from chanest.covariances import MainDirections
-from chanest.covariances.components import LagComponents
+from chanest.bases.estimator import SNRS_DB, GaussianEstimator, validation_draws
+from chanest.covariances.columns import MainDirections
+from chanest.covariances.families import LagComponents
 from chanest.covariances.lags import has_lags
 from chanest.fit import Fit
-from vlista_core.checkpoint import register_model
+from chanest.problem import ChannelProblem
 from vlista_core.estimate import Measurement
 from vlista_core.gaussian import Covariance
-from vlista_core.metrics import nmse_db
 from vlista_core.tensorfile import Json
-
-if TYPE_CHECKING:
-    from chanest.problem import ChannelProblem
 
 _BLOCK = 2000
 _CHUNK_ENTRIES = 2**23
-_LARGEST = 4096
 _SCORED_ENTRIES = 2**16
 _FAVOUR_DB = 0.02
 """What a Toeplitz covariance may be behind and still be taken: it is far smaller and faster."""
 _RANKS = (32, 64, 128, 256, 512)
 _SHRINKAGES = (0.0, 1e-3, 1e-2)
-_SNRS_DB = (0.0, 10.0, 20.0)
 
 
-@register_model
 class LMMSE(GaussianEstimator):
     """ĥ = RΦᴴ(ΦRΦᴴ + σ²I)⁻¹y with R, the covariance of the training channels.
 
@@ -44,23 +38,15 @@ class LMMSE(GaussianEstimator):
     name = "lmmse"
     summary = "LMMSE with the covariance of the whole ensemble"
     needs_fit = True
+    longest = 4096
 
     def __init__(self, rx: Array, tx: Array, *, signal_length: int, rank: int) -> None:
         """rank: eigenvectors that are kept; 0 for a Toeplitz covariance."""
         super().__init__(signal_length)
         self.forms_product = rank > 0
-        self.factor: Tensor
-        self.floor: Tensor
-        self.register_buffer("factor", torch.zeros(signal_length, rank, dtype=torch.complex64))
-        self.register_buffer("floor", torch.zeros(()))
+        self.factor: Tensor = nn.Buffer(torch.zeros(signal_length, rank, dtype=torch.complex64))
+        self.floor: Tensor = nn.Buffer(torch.zeros(()))
         self.toeplitz = LagComponents(rx, tx, 1) if rank == 0 else None
-
-    @classmethod
-    def check(cls, problem: ChannelProblem) -> None:
-        if problem.signal_length > _LARGEST:
-            raise ValueError(
-                f"lmmse holds a covariance of all {problem.signal_length} entries of vec(H); at most {_LARGEST} are allowed"
-            )
 
     @classmethod
     def build(cls, problem: ChannelProblem) -> Self:
@@ -70,36 +56,35 @@ class LMMSE(GaussianEstimator):
     def fit(self, problem: ChannelProblem, plan: Fit) -> dict[str, Json]:
         covariance = sample_covariance(problem, plan)
         count = max(32, min(200, _SCORED_ENTRIES // self.signal_length))
-        draws = [problem.sample(count, seed=plan.seed, split="validation", snr_db=snr) for snr in _SNRS_DB]
+        draws = validation_draws(problem, plan, count)
 
         def score() -> float:
-            return sum(nmse_db(self.estimate(b.y, b.phi, b.noise_var).signal, b.signal) for b in draws) / len(draws)
+            return sum(self.nmse_db(batch) for batch in draws) / len(draws)
 
-        best = (float("inf"), 0, 0.0)
+        tried: dict[tuple[int, float], float] = {}
         if self.toeplitz is not None:
             self.toeplitz.estimate_from(0, covariance.to(torch.complex64))
-            best = (score() - _FAVOUR_DB, 0, 0.0)
+            tried[0, 0.0] = score() - _FAVOUR_DB
         kept, self.toeplitz = self.toeplitz, None
         values, vectors = torch.linalg.eigh(covariance)
-        for rank in (rank for rank in _RANKS if rank <= self.signal_length):
-            for shrinkage in _SHRINKAGES:
-                self._set(values, vectors, rank, shrinkage)
-                best = min(best, (score(), rank, shrinkage))
-        if best[1] == 0:
+        for rank, shrinkage in product((rank for rank in _RANKS if rank <= self.signal_length), _SHRINKAGES):
+            self._set(values, vectors, rank, shrinkage)
+            tried[rank, shrinkage] = score()
+        rank, shrinkage = min(tried, key=lambda choice: (tried[choice], choice))
+        self._set(values, vectors, rank, shrinkage)
+        if rank == 0:
             self.toeplitz = kept
-            self.factor, self.floor = self.factor[:, :0], torch.zeros(())
-        else:
-            self._set(values, vectors, *best[1:])
-        self.forms_product = best[1] > 0
-        self.reconfigure(rank=best[1])
-        kind = "toeplitz" if best[1] == 0 else "eigenvectors"
-        facts: dict[str, Json] = {"covariance": kind, "rank": best[1], "shrinkage": best[2]}
-        return {**facts, "validation_nmse_db": best[0], "snr_db": list(_SNRS_DB)}
+        self.forms_product = rank > 0
+        self.reconfigure(rank=rank)
+        kind = "toeplitz" if rank == 0 else "eigenvectors"
+        facts: dict[str, Json] = {"covariance": kind, "rank": rank, "shrinkage": shrinkage}
+        return {**facts, "validation_nmse_db": tried[rank, shrinkage], "snr_db": list(SNRS_DB)}
 
     def _set(self, values: Tensor, vectors: Tensor, rank: int, shrinkage: float) -> None:
         """R = (1 - s)·V_r Λ_r V_rᴴ + s·mean(Λ)·I."""
-        kept = (1 - shrinkage) * values[-rank:].clamp_min(0.0)
-        self.factor = (vectors[:, -rank:] * kept.sqrt()).to(torch.complex64)
+        main = slice(len(values) - rank, None)
+        kept = (1 - shrinkage) * values[main].clamp_min(0.0)
+        self.factor = (vectors[:, main] * kept.sqrt()).to(torch.complex64)
         self.floor = (shrinkage * values.mean()).float()
 
     def directions(self) -> Tensor:
@@ -127,9 +112,7 @@ def sample_covariance(problem: ChannelProblem, plan: Fit) -> Tensor:
     """E hhᴴ over the training split, drawn block by block: [n, n], complex128."""
     count = problem.scenario.data.train
     total = torch.zeros(problem.signal_length, problem.signal_length, dtype=torch.complex128)
-    for first in range(0, count, _BLOCK):
-        size = min(_BLOCK, count - first)
-        signal = problem.channels(size, seed=plan.seed, split="train", start=first)
+    for block in plan.blocks(count, _BLOCK, "covariance"):
+        signal = problem.channels(len(block), seed=plan.seed, split="train", start=block.start)
         total += (signal.mT @ signal.conj()).to(total.dtype)
-        plan.report((first + size) / count, "covariance")
     return total / count

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import torch
 from torch import Tensor
 
 from chanest.bases.estimator import ChannelEstimator
-from vlista_core.checkpoint import register_model
+from chanest.problem import ChannelProblem
 from vlista_core.estimate import Estimate, Measurement
 from vlista_core.gaussian import WhiteCovariance, condition
 from vlista_core.linalg import cholesky
 from vlista_core.linops import LinearMap
 
-if TYPE_CHECKING:
-    from chanest.problem import ChannelProblem
 
-
-@register_model
 class LS(ChannelEstimator):
     """ĥ = Φᴴ(ΦΦᴴ)⁻¹y, of least norm where there are fewer measurements than unknowns."""
 

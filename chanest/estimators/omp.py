@@ -6,11 +6,9 @@ from typing import ClassVar
 
 from chanest.bases.grid import Choices, Settings, SolverEstimator
 from chanest.dictionaries import KroneckerMap
-from vlista_core.checkpoint import register_model
 from vlista_core.solvers import OMP, Solver
 
 
-@register_model
 class OMPEstimator(SolverEstimator):
     """Orthogonal matching pursuit, stopped when ‖y - Ax‖² ≤ m·level or at `density`·m atoms."""
 

@@ -11,23 +11,20 @@ fixed points and needs a few only. κ goes to zero with the SNR: where the noise
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from chanest.arrays import Array
 from chanest.bases.estimator import GaussianEstimator
-from chanest.covariances import BeamView, DirectionCovariance, Directions, LagCovariance, LagLayout
-from chanest.covariances.directions import distinct, ray_phases
+from chanest.covariances.directions import DirectionCovariance, Directions, distinct, ray_phases
+from chanest.covariances.lags import BeamView, LagCovariance, LagLayout
 from chanest.fit import Fit
-from vlista_core.checkpoint import register_model
+from chanest.problem import ChannelProblem
 from vlista_core.estimate import Measurement
 from vlista_core.gaussian import condition
 from vlista_core.tensorfile import Json
-
-if TYPE_CHECKING:
-    from chanest.problem import ChannelProblem
 
 MOST_DIRECTIONS = 512
 """At each end; where training channels have more, their k-means are taken."""
@@ -42,7 +39,6 @@ _FLOOR = 1e-7
 _SNRS_DB, _SCORED = (0.0, 10.0, 20.0, 30.0), 32
 
 
-@register_model
 class RaySBL(GaussianEstimator):
     """A variance for every pair of directions that training channels have rays in, adapted to y by accelerated EM."""
 
@@ -56,12 +52,9 @@ class RaySBL(GaussianEstimator):
         """arrivals, departures: directions at the receiver and at the transmitter."""
         super().__init__(rx.ports * tx.ports)
         self.layout = LagLayout(rx, tx)
-        self.arriving: Tensor
-        self.departing: Tensor
-        self.powers: Tensor
-        self.register_buffer("arriving", torch.zeros(arrivals, 2))
-        self.register_buffer("departing", torch.zeros(departures, 2))
-        self.register_buffer("powers", torch.zeros(departures, arrivals))
+        self.arriving: Tensor = nn.Buffer(torch.zeros(arrivals, 2))
+        self.departing: Tensor = nn.Buffer(torch.zeros(departures, 2))
+        self.powers: Tensor = nn.Buffer(torch.zeros(departures, arrivals))
 
     @classmethod
     def build(cls, problem: ChannelProblem) -> Self:
@@ -70,7 +63,7 @@ class RaySBL(GaussianEstimator):
     @property
     def directions(self) -> Directions:
         """The dictionary: all pairs of directions."""
-        return Directions(self.departing, self.arriving, self.layout)
+        return Directions.of(self.departing, self.arriving, self.layout)
 
     def chunk(self, measured: Measurement) -> int:
         return max(1, _CHUNK_ENTRIES // (measured.phi.shape[0] ** 2 + self.powers.numel()))
@@ -81,40 +74,35 @@ class RaySBL(GaussianEstimator):
         variances = self.powers.flatten().expand(len(measured.y), -1)
         length = (LONGEST_STEP / (1 + measured.noise_var / NOISE_OF_HALF))[:, None]
         for _ in range(ITERATIONS):
-            step = condition(self.covariance(variances, view), measured)
+            step = condition(self.covariance(variances, directions, view), measured)
             found = directions.adjoint(step.gradient).abs().square()
             expected = directions.sums(view.pulled_back(step.precision))
             change = 1 + length * variances * (found - expected)
             variances = variances * change.clamp(1 / _LARGEST_CHANGE, _LARGEST_CHANGE)
-        return self.covariance(variances, view)
+        return self.covariance(variances, directions, view)
 
-    def covariance(self, variances: Tensor, view: BeamView | None = None) -> LagCovariance:
+    def covariance(self, variances: Tensor, directions: Directions, view: BeamView | None = None) -> LagCovariance:
         """R of each sample. variances: γ, [batch, departures·arrivals]."""
-        table = DirectionCovariance(variances, self.directions).as_lags.table
+        table = DirectionCovariance(variances, directions).as_lags.table
         table[:, 0, table.shape[2] // 2] += _FLOOR
         return LagCovariance(table, self.layout, view)
 
     def fit(self, problem: ChannelProblem, plan: Fit) -> dict[str, Json]:
         """Directions and powers from the rays of training channels."""
         samples = max(_BLOCK, min(_MOST_SAMPLES, int(_SAMPLES_PER_SECOND * plan.size)))
-        arriving: list[Tensor] = []
-        departing: list[Tensor] = []
-        powers: list[Tensor] = []
-        for first in range(0, samples, _BLOCK):
-            indices = range(first, min(samples, first + _BLOCK))
-            factors = problem.source.factors(problem.source.rays(indices, seed=plan.seed, split="train"))
-            for phases, kept in zip(ray_phases(factors, self.layout), (departing, arriving), strict=True):
-                kept.append(phases)
-            powers.append(factors.gains.abs().square().sum((1, 2)).flatten() * problem.source.scale**2)
-            plan.report(0.8 * indices.stop / samples, "rays")
-        self.arriving, which_arrival = distinct(torch.cat(arriving), MOST_DIRECTIONS, plan.seed)
-        self.departing, which_departure = distinct(torch.cat(departing), MOST_DIRECTIONS, plan.seed)
+        parts = []
+        for block in plan.telling(0.0, 0.8).blocks(samples, _BLOCK, "rays"):
+            factors = problem.source.factors(problem.source.rays(block, seed=plan.seed, split="train"))
+            power = factors.gains.abs().square().sum((1, 2)).flatten() * problem.source.scale**2
+            parts.append((*ray_phases(factors, self.layout), power))
+        departing, arriving, powers = (torch.cat(each) for each in zip(*parts, strict=True))
+        self.arriving, which_arrival = distinct(arriving, MOST_DIRECTIONS, plan.seed)
+        self.departing, which_departure = distinct(departing, MOST_DIRECTIONS, plan.seed)
         pair = which_departure * len(self.arriving) + which_arrival
         total = torch.zeros(len(self.departing) * len(self.arriving), dtype=torch.float64)
-        total.index_add_(0, pair, torch.cat(powers).double())
+        total.index_add_(0, pair, powers.double())
         self.powers = (total / samples).float().reshape(len(self.departing), len(self.arriving))
         self.reconfigure(arrivals=len(self.arriving), departures=len(self.departing))
-        scores = self.validation_nmse_db(problem, _SNRS_DB, _SCORED, plan.seed)
+        scores = self.validation(problem, plan, _SCORED, _SNRS_DB)
         plan.report(1.0, "validation")
-        pairs = int((self.powers > 0).sum())
-        return {"samples": samples, "pairs": pairs, "validation_snr_db": list(_SNRS_DB), "validation_nmse_db": scores}
+        return {"samples": samples, "pairs": int((self.powers > 0).sum()), **scores}

@@ -10,28 +10,23 @@ into a few spikes that also fit the noise. Without coupling (`coupling` 0) it is
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from chanest.arrays import Array
 from chanest.bases.grid import Choices, GridEstimator, Settings
-from chanest.covariances.grid import GridCovariance, GridLags
+from chanest.covariances.grid import GridCovariance
 from chanest.dictionaries import KroneckerMap, grid_points
-from vlista_core.checkpoint import register_model
 from vlista_core.estimate import Estimate, Measurement
 from vlista_core.gaussian import condition
 from vlista_core.linops import DenseMap
 
-if TYPE_CHECKING:
-    from chanest.problem import ChannelProblem
-
 _LEAST_NOISE = 1e-5
-_LONGEST = 4096
 
 
-@register_model
 class SBL(GridEstimator):
     """SBL with σ² = level; gives the posterior variance of every entry of the channel.
 
@@ -41,6 +36,7 @@ class SBL(GridEstimator):
 
     name = "sbl"
     summary = "sparse Bayesian learning on an angular grid, neighbouring angles coupled"
+    longest = 4096
     forms_product = True
     defaults: ClassVar[Settings] = {
         "oversampling": 2.0,
@@ -58,31 +54,23 @@ class SBL(GridEstimator):
     }
     chunk_bytes = 2**25
 
-    @classmethod
-    def check(cls, problem: ChannelProblem) -> None:
-        if problem.signal_length > _LONGEST:
-            raise ValueError(
-                f"sbl works with the covariance of all entries of vec(H), at most {_LONGEST} of them, got "
-                f"{problem.signal_length}; use somp or sw-omp for many subcarriers"
-            )
-
     def solve(self, measured: Measurement, dictionary: KroneckerMap) -> Estimate:
         power = measured.y.abs().square().mean(1)
         unit = torch.where(power > 0, power, 1.0)
         phi = DenseMap(measured.phi.materialize().expand(len(power), -1, -1))
         noise = (self.level(measured) / unit).clamp_min(_LEAST_NOISE)
         scaled = Measurement(measured.y / unit.sqrt()[:, None], phi, noise)
-        lags = GridLags.of(self.link, dictionary)
-        energy = lags.quadratic_forms(phi.matrix.mH @ phi.matrix).sum(1)
-        variances = (scaled.y.shape[1] / energy)[:, None].expand(-1, dictionary.shape[1])
+        prior = GridCovariance.of(power.new_ones(len(power), dictionary.shape[1]), self.link, dictionary)
+        energy = prior.quadratic_forms(phi.matrix.mH @ phi.matrix).sum(1)
+        prior = replace(prior, atoms=(scaled.y.shape[1] / energy)[:, None] * prior.atoms)
         for _ in range(int(self.settings["iterations"])):
-            now = condition(GridCovariance(variances, lags), scaled)
+            now = condition(prior, scaled)
             quality = dictionary.adjoint(now.gradient).abs().square()
-            sparsity = lags.quadratic_forms(phi.matrix.mH @ now.precision @ phi.matrix)
-            variances = variances * quality / sparsity.clamp_min(torch.finfo(sparsity.dtype).tiny)
-            variances = self.coupled(variances)
-        last = condition(GridCovariance(variances, lags), scaled)
-        code = unit.sqrt()[:, None] * variances * dictionary.adjoint(last.gradient)
+            sparsity = prior.quadratic_forms(phi.matrix.mH @ now.precision @ phi.matrix)
+            variances = prior.atoms * quality / sparsity.clamp_min(torch.finfo(sparsity.dtype).tiny)
+            prior = replace(prior, atoms=self.coupled(variances))
+        last = condition(prior, scaled)
+        code = unit.sqrt()[:, None] * prior.atoms * dictionary.adjoint(last.gradient)
         return Estimate(dictionary.apply(code), code, unit[:, None] * last.variance)
 
     def coupled(self, variances: Tensor) -> Tensor:

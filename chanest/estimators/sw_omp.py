@@ -11,12 +11,10 @@ from chanest.bases.grid import Settings
 from chanest.dictionaries import KroneckerMap
 from chanest.estimators.somp import SOMPEstimator
 from chanest.frontend import whitened_measurement
-from vlista_core.checkpoint import register_model
 from vlista_core.estimate import Estimate, Measurement
 from vlista_core.linops import LinearMap
 
 
-@register_model
 class SWOMPEstimator(SOMPEstimator):
     """Simultaneous weighted OMP (Rodríguez-Fernández et al. 2018): SOMP on whitened measurements.
 

@@ -5,18 +5,16 @@ from __future__ import annotations
 from typing import ClassVar
 
 from chanest.bases.grid import Choices, Settings, SolverEstimator
-from chanest.dictionaries import KroneckerMap
-from vlista_core.checkpoint import register_model
-from vlista_core.solvers import VAMP, Solver
+from vlista_core.solvers import VAMP
 
 
-@register_model
 class VAMPEstimator(SolverEstimator):
     """VAMP with a Bernoulli–Gauss prior learned by EM for every sample. ΦΨ is not what it is made for: it is damped well."""
 
     name = "vamp"
     summary = "vector approximate message passing on an angular grid, prior learned by EM"
     forms_product = True
+    solver_class = VAMP
     defaults: ClassVar[Settings] = {
         "oversampling": 1.5, "noise_factor": 1.0, "model_error": 0.0, "activity": 0.03, "damping": 0.2, "iterations": 40,
     }  # fmt: skip
@@ -28,11 +26,3 @@ class VAMPEstimator(SolverEstimator):
         "activity": (0.03, 0.1, 0.3),
         "oversampling": (1.0, 1.5, 2.0),
     }
-
-    def solver(self, measurements: int, dictionary: KroneckerMap) -> Solver:
-        return VAMP(
-            dictionary=dictionary,
-            activity=self.settings["activity"],
-            damping=self.settings["damping"],
-            iterations=int(self.settings["iterations"]),
-        )

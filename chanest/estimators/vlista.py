@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Self, cast
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -14,16 +14,12 @@ from chanest.bases.unfolded import UnfoldedEstimator, starting_dictionary
 from chanest.estimators.a_dlista_adaptive import LAYERS, AdaptiveADLISTAEstimator
 from chanest.fit import Fit
 from chanest.networks.kronecker_vlista import KroneckerVLISTA
+from chanest.problem import ChannelProblem
 from chanest.uncertainty.estimate import ChannelEstimate, of_samples
-from vlista_core.checkpoint import register_model
 from vlista_core.linops import LinearMap
 from vlista_core.problems import Batch
 
-if TYPE_CHECKING:
-    from chanest.problem import ChannelProblem
 
-
-@register_model
 class VLISTAEstimator(UnfoldedEstimator):
     """VLISTA with a posterior over the factors of the Kronecker dictionary of every sample and layer."""
 
@@ -37,8 +33,8 @@ class VLISTAEstimator(UnfoldedEstimator):
     scalar_rate = 3e-3
 
     @classmethod
-    def build(cls, problem: ChannelProblem) -> Self:
-        return cls(problem.signal_length, KroneckerVLISTA(starting_dictionary(problem), layers=LAYERS))
+    def network_for(cls, problem: ChannelProblem) -> KroneckerVLISTA:
+        return KroneckerVLISTA(starting_dictionary(problem), layers=LAYERS)
 
     def begin_with(self, other: ChannelEstimator) -> None:
         if isinstance(other, AdaptiveADLISTAEstimator) and other.configuration() == self._plain().configuration():

@@ -8,14 +8,23 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 from pydantic import JsonValue
 from torch import Tensor
 
 from chanest.fit import Report, silent
-from chanest.uncertainty.calibration import Calibration, Feature, FeatureName, Intervals, hats, observed, snr_db
+from chanest.uncertainty.calibration import (
+    Calibration,
+    Feature,
+    FeatureName,
+    Intervals,
+    VarianceModel,
+    hats,
+    observed,
+    snr_db,
+)
 from vlista_core.linalg import solve_hermitian
 from vlista_core.problems import check_count
 from vlista_core.study.store import environment
@@ -89,7 +98,7 @@ def calibrate(
         fitted["own variance"] = _fitted(fit, (), own=True)
         fitted["own variance and features"] = _fitted(fit, _FEATURES, own=True)
     fitted["table"] = _fitted(fit, _FEATURES, own=False)
-    surprises = {each: model.surprise(fit) for each, model in fitted.items()}
+    surprises = {each: _surprise(model, fit) for each, model in fitted.items()}
     kind = next(each for each, surprise in surprises.items() if surprise <= min(surprises.values()) + _FAVOUR)
     best = fitted[kind]
     facts: dict[str, JsonValue] = {
@@ -98,24 +107,18 @@ def calibrate(
         "channels": channels,
         "snr_db": list(SNRS_DB),
         "variance": kind,
-        "nll": {each: round(model.surprise(rest), 4) for each, model in fitted.items()},
+        "nll": {each: round(_surprise(model, rest), 4) for each, model in fitted.items()},
         "channel_hash": problem.scenario.channel_hash(),
         "versions": environment()["versions"],
     }
     return Calibration(
+        **dict(best),
         format=1,
         estimator=estimator.name,
         scenario=problem.scenario.name,
         frontend=problem.scenario.frontend.model_dump(mode="json"),
         weights=weights,
-        snr_db=KNOTS_DB,
-        log_scale=_rounded(best.log_scale),
-        features={
-            key: Feature(slope=_rounded(slope), low=round(float(low), 4), high=round(float(high), 4))
-            for key, slope, (low, high) in zip(_FEATURES, best.slopes, best.ranges, strict=False)
-        },
-        profile=None if best.profile is None else _rounded(best.profile),
-        intervals=conformal_intervals(rest, best.variance(rest)),
+        intervals=conformal_intervals(rest, _variance(best, rest)),
         provenance=facts,
     )
 
@@ -129,7 +132,7 @@ def draw(
     report: Report = silent,
 ) -> Draws:
     """An estimator on validation draws, as many at each SNR, no channel twice."""
-    parts: list[Draws] = []
+    parts, raws = [], []
     for number, snr in enumerate(snrs):
         for first in range(0, channels, _CHUNK):
             size = min(_CHUNK, channels - first)
@@ -137,45 +140,26 @@ def draw(
             batch = problem.sample(size, seed=seed, split="validation", start=start, snr_db=snr)
             found = estimator.estimate(batch.y, batch.phi, batch.noise_var)
             measured = estimator.checked(batch.y, batch.phi, batch.noise_var)
-            raw = found.own_variance
-            parts.append(
-                Draws(
-                    (found.signal - batch.signal).abs().square().double(),
-                    None if raw is None else raw.double(),
-                    snr_db(batch.noise_var).double(),
-                    {key: value.double() for key, value in observed(measured, found, KNOTS_DB).items()},
-                )
-            )
+            seen = observed(measured, found, KNOTS_DB)
+            squared = (found.signal - batch.signal).abs().square()
+            parts.append((squared, snr_db(batch.noise_var), *(seen[key] for key in _FEATURES)))
+            raws.append(found.own_variance)
             report((start + size) / (len(snrs) * channels), "calibration")
-    raws = [part.raw for part in parts if part.raw is not None]
-    return Draws(
-        torch.cat([part.errors for part in parts]),
-        torch.cat(raws) if raws else None,
-        torch.cat([part.snr_db for part in parts]),
-        {key: torch.cat([part.features[key] for part in parts]) for key in _FEATURES},
-    )
+    errors, levels, *features = (torch.cat(column).double() for column in zip(*parts, strict=True))
+    known = [raw for raw in raws if raw is not None]
+    raw = torch.cat(known).double() if known else None
+    return Draws(errors, raw, levels, dict(zip(_FEATURES, features, strict=True)))
 
 
-class _Model(NamedTuple):
-    """log_scale: a at the knots; slopes: b and c; ranges: [features, 2]; profile: [n], None to scale raw."""
+def _variance(model: VarianceModel, draws: Draws) -> Tensor:
+    """v: [N, n]."""
+    scale = model.scale_at(draws.snr_db, draws.features)[:, None]
+    return scale * (cast(Tensor, draws.raw) if model.profile is None else scale.new_tensor(model.profile))
 
-    log_scale: Tensor
-    slopes: list[Tensor]
-    ranges: Tensor
-    profile: Tensor | None
 
-    def variance(self, draws: Draws) -> Tensor:
-        """[N, n]."""
-        weights = hats(KNOTS_DB, draws.snr_db)
-        log_scale = weights @ self.log_scale
-        for key, slope, (low, high) in zip(_FEATURES, self.slopes, self.ranges, strict=False):
-            log_scale = log_scale + (weights @ slope) * draws.features[key].clamp(low, high)
-        shape = draws.raw if self.profile is None else self.profile
-        return log_scale.exp()[:, None] * cast(Tensor, shape)
-
-    def surprise(self, draws: Draws) -> float:
-        """Mean of -log CN(h_i; ĥ_i, v_i)."""
-        return negative_log_likelihood(draws.errors, self.variance(draws))
+def _surprise(model: VarianceModel, draws: Draws) -> float:
+    """Mean of -log CN(h_i; ĥ_i, v_i)."""
+    return negative_log_likelihood(draws.errors, _variance(model, draws))
 
 
 def negative_log_likelihood(squared_errors: Tensor, variance: Tensor) -> float:
@@ -183,19 +167,24 @@ def negative_log_likelihood(squared_errors: Tensor, variance: Tensor) -> float:
     return math.log(math.pi) + float((variance.log() + squared_errors / variance).mean(dtype=torch.float64))
 
 
-def _fitted(draws: Draws, names: tuple[FeatureName, ...], *, own: bool) -> _Model:
+def _fitted(draws: Draws, names: tuple[FeatureName, ...], *, own: bool) -> VarianceModel:
     """The likeliest a, b and c; features are cut to the range of most draws. own: of the method's own variance."""
     weights, limits = hats(KNOTS_DB, draws.snr_db), torch.tensor(_RANGE, dtype=torch.float64)
-    ranges = torch.zeros(len(names), 2, dtype=torch.float64)
-    columns = [weights]
-    for number, name in enumerate(names):
-        ranges[number] = draws.features[name].quantile(limits)
-        columns.append(weights * draws.features[name].clamp(*ranges[number].tolist())[:, None])
-    shape = cast(Tensor, draws.raw) if own else torch.ones_like(draws.errors)
-    found = _log_mean(torch.cat(columns, dim=1), (draws.errors / shape).mean(1), free=len(KNOTS_DB))
-    log_scale, *slopes = found.reshape(-1, len(KNOTS_DB)).unbind()
-    model = _Model(log_scale, slopes, ranges, None if own else shape[0])
-    return model if own else model._replace(profile=(draws.errors / model.variance(draws)).mean(0))
+    ranges = [_rounded(draws.features[name].quantile(limits)) for name in names]
+    seen = [draws.features[name].clamp(*limits)[:, None] for name, limits in zip(names, ranges, strict=True)]
+    design = torch.cat([weights, *(weights * feature for feature in seen)], dim=1)
+    errors = draws.errors / cast(Tensor, draws.raw) if own else draws.errors
+    found = _log_mean(design, errors.mean(1), free=len(KNOTS_DB))
+    log_scale, *slopes = (_rounded(each) for each in found.reshape(-1, len(KNOTS_DB)))
+    features = {
+        name: Feature(slope=slope, low=low, high=high)
+        for name, slope, (low, high) in zip(names, slopes, ranges, strict=True)
+    }
+    model = VarianceModel(snr_db=KNOTS_DB, log_scale=log_scale, features=features, profile=None)
+    if own:
+        return model
+    profile = errors / model.scale_at(draws.snr_db, draws.features)[:, None]
+    return model.model_copy(update={"profile": _rounded(profile.mean(0))})
 
 
 def _log_mean(design: Tensor, values: Tensor, *, free: int) -> Tensor:

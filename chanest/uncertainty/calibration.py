@@ -7,6 +7,7 @@ a, b and c are piecewise linear in the SNR in dB and constant beyond the last kn
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Literal, Self
@@ -50,15 +51,9 @@ class Intervals(_Part):
     """At each SNR."""
 
 
-class Calibration(_Part):
-    """How the variance of an estimator follows from what it sees; for the weights, channels and front end it was fitted on."""
+class VarianceModel(_Part):
+    """How the variance of an estimator follows from what it sees."""
 
-    format: Literal[1]
-    estimator: str
-    scenario: str
-    frontend: dict[str, JsonValue]
-    weights: str
-    """Hash of the weights file; of the configuration where there is none."""
     snr_db: tuple[float, ...]
     """Knots."""
     log_scale: tuple[float, ...]
@@ -66,6 +61,27 @@ class Calibration(_Part):
     features: dict[FeatureName, Feature]
     profile: tuple[float, ...] | None
     """[n]; None where the shape is the method's own variance."""
+
+    def scale_at(self, snr: Tensor, seen: Mapping[FeatureName, Tensor]) -> Tensor:
+        """exp(a + b·log energy + c·log residual). snr in dB and features `seen`: [batch] each -> [batch]."""
+        weights = hats(self.snr_db, snr)
+        log_scale = weights @ weights.new_tensor(self.log_scale)
+        for key, feature in self.features.items():
+            log_scale = log_scale + weights @ weights.new_tensor(feature.slope) * seen[key].clamp(
+                feature.low, feature.high
+            )
+        return log_scale.exp()
+
+
+class Calibration(VarianceModel):
+    """The variances and intervals of an estimator; for the weights, channels and front end they were fitted on."""
+
+    format: Literal[1]
+    estimator: str
+    scenario: str
+    frontend: dict[str, JsonValue]
+    weights: str
+    """Hash of the weights file; of the configuration where there is none."""
     intervals: Intervals
     provenance: dict[str, JsonValue]
 
@@ -95,16 +111,9 @@ class Calibration(_Part):
         return self.profile is None
 
     def scale(self, measured: Measurement, found: Estimate) -> Tensor:
-        """exp(a + b·log energy + c·log residual): [batch]."""
-        snr = snr_db(measured.noise_var)
-        log_scale = _between(self.snr_db, self.log_scale, snr)
-        if self.features:
-            seen = observed(measured, found, self.snr_db)
-            for key, feature in self.features.items():
-                log_scale = log_scale + _between(self.snr_db, feature.slope, snr) * seen[key].clamp(
-                    feature.low, feature.high
-                )
-        return log_scale.exp()
+        """`scale_at` for a measurement and its estimate: [batch]."""
+        seen = observed(measured, found, self.snr_db) if self.features else {}
+        return self.scale_at(snr_db(measured.noise_var), seen)
 
     def variance(
         self, measured: Measurement, found: Estimate, raw: Tensor | None, probes: LinearMap | None = None
@@ -113,8 +122,7 @@ class Calibration(_Part):
         scale = self.scale(measured, found)[:, None]
         if self.profile is None:
             return None if raw is None else scale * raw
-        profile = torch.tensor(self.profile, dtype=scale.dtype, device=scale.device)
-        return independent(scale * profile, probes)
+        return independent(scale * scale.new_tensor(self.profile), probes)
 
     def radius(self, level: float, noise_var: Tensor) -> Tensor:
         """r with |h_i - ĥ_i| ≤ r·√v_i for an entry of a fresh channel with probability `level` or more: [batch].
@@ -129,9 +137,8 @@ class Calibration(_Part):
                 f"channels can promise, got {level}"
             )
         column = next(place for place, known in enumerate(levels) if known >= level - 1e-9)
-        rows = [row[column] for row in self.intervals.squared_radius]
-        squared = torch.tensor(rows, dtype=noise_var.dtype, device=noise_var.device)
-        knots = torch.tensor(self.intervals.snr_db, dtype=noise_var.dtype, device=noise_var.device)
+        squared = noise_var.new_tensor([row[column] for row in self.intervals.squared_radius])
+        knots = noise_var.new_tensor(self.intervals.snr_db)
         snr = snr_db(noise_var).clamp(knots[0], knots[-1])
         above = torch.searchsorted(knots, snr - 1e-3).clamp_max(len(knots) - 1)
         below = (torch.searchsorted(knots, snr + 1e-3, right=True) - 1).clamp_min(0)
@@ -173,18 +180,14 @@ def observed(measured: Measurement, found: Estimate, knots: tuple[float, ...]) -
 
 def hats(knots: tuple[float, ...], at: Tensor) -> Tensor:
     """Weights of the knots in a piecewise-linear function, constant beyond the ends. at: [batch] -> [batch, knots]."""
-    places = torch.tensor(knots, dtype=at.dtype, device=at.device)
+    places = at.new_tensor(knots)
     if len(knots) == 1:
         return torch.ones_like(at)[:, None]
     inside = at.clamp(places[0], places[-1])
     right = torch.searchsorted(places, inside).clamp(1, len(knots) - 1)
     share = (inside - places[right - 1]) / (places[right] - places[right - 1])
-    weights = torch.zeros(len(at), len(knots), dtype=at.dtype, device=at.device)
+    weights = at.new_zeros(len(at), len(knots))
     return weights.scatter(1, right[:, None] - 1, (1 - share)[:, None]).scatter(1, right[:, None], share[:, None])
-
-
-def _between(knots: tuple[float, ...], values: tuple[float, ...], at: Tensor) -> Tensor:
-    return hats(knots, at) @ torch.tensor(values, dtype=at.dtype, device=at.device)
 
 
 def _check_ascending(name: str, values: tuple[float, ...]) -> None:

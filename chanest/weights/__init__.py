@@ -11,9 +11,7 @@ import hashlib
 import json
 from functools import lru_cache
 from pathlib import Path
-from typing import cast
-
-from torch import Tensor
+from typing import TYPE_CHECKING, cast
 
 from chanest.bases.estimator import ChannelEstimator
 from chanest.estimators import estimator_class, estimator_names
@@ -23,6 +21,9 @@ from chanest.uncertainty.noise import NoiseModel
 from vlista_core import checkpoint
 from vlista_core.files import cache_folder, file_digest
 from vlista_core.tensorfile import Json
+
+if TYPE_CHECKING:
+    from chanest.estimators.lmmse import LMMSE
 
 SHIPPED = Path(__file__).resolve().parent
 
@@ -70,7 +71,7 @@ def uncalibrated(
     estimator = estimator_class(name).build(problem) if path is None else _read(name, path)
     lmmse = find_weights("lmmse", trained_on or problem.scenario.name)
     if lmmse is not None:  # An unknown noise is then told from the channel by the directions that channels have.
-        estimator.noise = NoiseModel(lambda: _directions(lmmse))
+        estimator.noise = NoiseModel(lambda: cast("LMMSE", _read("lmmse", lmmse)).directions())
     return estimator.eval()
 
 
@@ -128,10 +129,9 @@ def find_calibration(
     Looked for beside the weights, among your own files and among the shipped ones.
     """
     wanted = (estimator.name, weights_digest(estimator, weights), problem.scenario.frontend.model_dump(mode="json"))
-    for folder in dict.fromkeys([*([] if weights is None else [weights.parent]), own_folder(), SHIPPED]):
-        path = folder / calibration_file(estimator.name, scenario)
-        if not path.is_file():
-            continue
+    folders = [*([] if weights is None else [weights.parent]), own_folder(), SHIPPED]
+    paths = (folder / calibration_file(estimator.name, scenario) for folder in dict.fromkeys(folders))
+    for path in filter(Path.is_file, paths):
         found = Calibration.read(path)
         if (found.estimator, found.weights, found.frontend) != wanted:
             continue
@@ -156,15 +156,6 @@ def provenance(path: Path | str) -> dict[str, Json]:
     """What a weights file says of where it comes from."""
     found = checkpoint.read_header(path).get("provenance")
     return found if isinstance(found, dict) else {}
-
-
-def _directions(path: Path) -> Tensor:
-    """The directions in which the channels of a scenario lie, from the file of its `lmmse`: [n, r]."""
-    from chanest.estimators.lmmse import LMMSE
-
-    lmmse = _read("lmmse", path)
-    assert isinstance(lmmse, LMMSE)
-    return lmmse.directions()
 
 
 def _read(name: str, path: Path) -> ChannelEstimator:

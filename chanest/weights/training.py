@@ -25,8 +25,7 @@ def train_estimator(name: str, problem: ChannelProblem, plan: Fit, *, folder: Pa
 
     A calibration is fitted and written beside it where that takes seconds; `calibrate_estimator` does it at any price.
     """
-    target = Path(folder) if folder is not None else own_folder()
-    _check_writable(target)
+    target = _writable(folder)
     cls = estimator_class(name)
     cls.check(problem)
     estimator = cls.build(problem)
@@ -60,8 +59,7 @@ def calibrate_estimator(
 
     weights: as for `get_estimator`; channels: at each of nine SNRs.
     """
-    target = Path(folder) if folder is not None else own_folder()
-    _check_writable(target)
+    target = _writable(folder)
     used = weights or find_weights(name, problem.scenario.name)
     estimator = uncalibrated(name, problem, used)
     digest = weights_digest(estimator, used)
@@ -85,10 +83,13 @@ def save_estimator(estimator: ChannelEstimator, problem: ChannelProblem, path: P
     checkpoint.save(estimator, path, provenance=provenance, half=estimator.half_precision)
 
 
-def _check_writable(folder: Path) -> None:
+def _writable(wanted: Path | str | None) -> Path:
+    """The folder for files, your own weights unless another is wanted; a ValueError where it cannot be written."""
+    folder = own_folder() if wanted is None else Path(wanted)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as fault:
         raise ValueError(f"the folder for weights cannot be made: {folder}: {fault.strerror}") from None
     if not os.access(folder, os.W_OK):
         raise ValueError(f"the folder for weights cannot be written: {folder}")
+    return folder

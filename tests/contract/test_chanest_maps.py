@@ -27,22 +27,20 @@ def _kronecker(dtype: torch.dtype, *, wideband: bool = False) -> KroneckerMap:
 
 
 CASES = [
-    MapCase("beamforming, whitened", lambda dtype: BeamformingMap.of(*_beams(dtype)), complex_only=True),
-    MapCase("beamforming, coloured", lambda dtype: BeamformingMap.of(*_beams(dtype), whiten=False), complex_only=True),
-    MapCase("beamforming, digital", lambda dtype: BeamformingMap.of(_beams(dtype)[0], antennas=3), complex_only=True),
-    MapCase("beamforming, wideband", lambda dtype: BeamformingMap.of(*_beams(dtype), subcarriers=3), complex_only=True),
+    MapCase("beamforming, whitened", lambda dtype: BeamformingMap.of(*_beams(dtype))),
+    MapCase("beamforming, coloured", lambda dtype: BeamformingMap.of(*_beams(dtype), whiten=False)),
+    MapCase("beamforming, digital", lambda dtype: BeamformingMap.of(_beams(dtype)[0], antennas=3)),
+    MapCase("beamforming, wideband", lambda dtype: BeamformingMap.of(*_beams(dtype), subcarriers=3)),
     MapCase(
         "beamforming, digital wideband",
         lambda dtype: BeamformingMap.of(_beams(dtype)[0], antennas=2, subcarriers=3),
-        complex_only=True,
     ),
-    MapCase("kronecker", _kronecker, complex_only=True),
-    MapCase("kronecker with delays", lambda dtype: _kronecker(dtype, wideband=True), complex_only=True),
-    MapCase("learned kronecker", lambda dtype: LearnedKronecker(_kronecker(dtype)), complex_only=True),
+    MapCase("kronecker", _kronecker),
+    MapCase("kronecker with delays", lambda dtype: _kronecker(dtype, wideband=True)),
+    MapCase("learned kronecker", lambda dtype: LearnedKronecker(_kronecker(dtype))),
     MapCase(
         "learned kronecker with delays",
         lambda dtype: LearnedKronecker(_kronecker(dtype, wideband=True)),
-        complex_only=True,
     ),
     MapCase(
         "beamforming through kronecker",
@@ -50,7 +48,6 @@ CASES = [
             BeamformingMap.of(_normal((4, 4, 6), dtype), antennas=2)
             @ KroneckerMap(_normal((2, 5), dtype), _normal((4, 6), dtype))
         ),
-        complex_only=True,
     ),
 ]
 

@@ -14,8 +14,7 @@ from chanest.covariances.directions import DirectionCovariance, Directions, Seen
 from chanest.covariances.lags import LagLayout
 from chanest.estimators.atom_lmmse import AtomLMMSE
 from chanest.fit import Fit
-from chanest.networks.powers import PowerNetwork, atom_powers
-from chanest.networks.powers_fit import PowerTraining
+from chanest.networks.powers import PowerNetwork, PowerTraining, atom_powers
 from chanest.problem import ChannelProblem
 from chanest.scenario import Scenario
 from vlista_core.estimate import Measurement
@@ -87,9 +86,6 @@ def test_a_layer_is_the_thresholded_wiener_filter_of_the_powers_that_the_network
 def test_the_gradient_of_the_error_is_that_through_the_factorisation() -> None:
     estimator = AtomLMMSE(*_problem().arrays, departures=6, arrivals=4, profiles=5, hidden=8)
     training = PowerTraining(estimator, _problem(), Fit(steps=1))
-    training.choose_directions()
-    training.pool()
-    training.collect()
     batch = training.draws.sample(256, seed=0, split="train")
     names = ("departing", "arriving", "misfit", "threshold", "network.free", "network.layers.2.weight")
     parameters = dict(estimator.named_parameters())
@@ -118,7 +114,7 @@ def test_powers_of_atoms_give_about_the_covariance_of_the_clusters(model: str) -
     layout = LagLayout(*problem.arrays)
     rays = problem.source.rays(range(40), seed=1, split="train")
     grid = torch.cartesian_prod(*(torch.linspace(-3.0, 3.0, 25) for _ in range(2)))
-    directions = Directions(grid, torch.stack([torch.linspace(-3.0, 3.0, 40), torch.zeros(40)], 1), layout)
+    directions = Directions.of(grid, torch.stack([torch.linspace(-3.0, 3.0, 40), torch.zeros(40)], 1), layout)
     powers = atom_powers(problem.source, rays, directions)
     torch.testing.assert_close(powers.sum(1).mean(), torch.tensor(1.0), atol=0.25, rtol=0.0)
     got = DirectionCovariance(powers, directions).materialize()

@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from chanest.covariances.codebook import FLOOR, CovarianceCodebook
-from chanest.covariances.components import ASSUMED_NOISE, LagComponents
+from chanest.covariances.families import ASSUMED_NOISE, FLOOR, CovarianceCodebook, LagComponents
 from chanest.covariances.lags import BeamView, LagCovariance, LagLayout
 from chanest.estimators.gated_lmmse import GatedLMMSE
 from chanest.estimators.gmm import GMM
@@ -59,13 +58,6 @@ def test_the_matrix_of_a_table_is_a_covariance_that_depends_on_distances_alone()
     assert int(layout.multiplicity.sum()) == 32 * 32
 
 
-def test_channels_give_the_average_along_the_diagonals() -> None:
-    layout, _, batch = _setting()
-    weights = torch.tensor([0.1, 0.2, 0.3, 0.4, 0.0])[:, None]
-    outer = torch.einsum("b,bi,bj->ij", weights[:, 0].to(batch.signal.dtype), batch.signal, batch.signal.conj())
-    torch.testing.assert_close(layout.of_channels(batch.signal, weights), layout.of_matrix(outer[None]))
-
-
 def test_the_covariance_of_the_rays_is_that_of_the_channels() -> None:
     fixed = small_problem().scenario.model_dump()
     fixed["bs"]["yaw_spread"] = fixed["ue"]["yaw_spread"] = 0.0
@@ -110,7 +102,7 @@ def test_pulling_back_is_the_adjoint_of_seeing(chains: int) -> None:
 def _codebook() -> CovarianceCodebook:
     problem = small_problem()
     book = CovarianceCodebook(LagLayout(*problem.arrays), 16)
-    book.fit(problem, 1000, seed=0, report=lambda share, words: None)
+    book.fit(problem, 1000, Fit())
     return book
 
 
@@ -168,7 +160,7 @@ def _ensemble_estimate(batch: ChannelBatch) -> Tensor:
     problem = small_problem()
     layout = LagLayout(*problem.arrays)
     channels = problem.channels(2000, seed=0, split="train")
-    return _lmmse(batch, layout.matrix(layout.of_channels(channels, torch.full((2000, 1), 1 / 2000)))[0])
+    return _lmmse(batch, layout.matrix(layout.of_matrix((channels.mT @ channels.conj() / 2000)[None]))[0])
 
 
 def _lmmse(batch: ChannelBatch, covariance: Tensor) -> Tensor:

@@ -67,14 +67,15 @@ def test_it_starts_from_the_covariance_that_the_rays_of_training_channels_give()
     pairs = (factors.tx[..., :, None] * factors.rx[..., None, :]).flatten(0, 1).flatten(1)
     expected = (power.flatten()[:, None] * pairs).mT @ pairs.conj() / SAMPLES
     estimator = _fitted()
-    got = estimator.covariance(estimator.powers.flatten()[None]).materialize()[0]
+    got = estimator.covariance(estimator.powers.flatten()[None], estimator.directions).materialize()[0]
     torch.testing.assert_close(got, expected, rtol=0, atol=3e-3)
 
 
 def test_what_it_compares_is_the_power_of_every_pair_with_the_power_it_expects() -> None:
     estimator, measured = _fitted(), _measured(3)
     view, directions = BeamView(estimator.layout, measured.phi), estimator.directions
-    step = condition(estimator.covariance(estimator.powers.flatten().expand(3, -1), view), measured)
+    powers = estimator.powers.flatten().expand(3, -1)
+    step = condition(estimator.covariance(powers, estimator.directions, view), measured)
     phi, atoms = measured.phi.materialize(), _atoms(estimator)
     expected = torch.einsum("dai,bij,daj->bda", atoms.conj(), phi.mH @ step.precision @ phi, atoms).real
     found = torch.einsum("dai,bi->bda", atoms.conj(), step.gradient).abs().square()

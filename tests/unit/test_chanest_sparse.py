@@ -12,7 +12,7 @@ from torch import Tensor
 
 from chanest.arrays import Array, Polarization
 from chanest.bases.grid import GridEstimator
-from chanest.covariances.grid import GridLags
+from chanest.covariances.grid import GridCovariance
 from chanest.dictionaries import KroneckerMap, Link, angular_dictionary
 from chanest.estimators import estimator_class
 from chanest.estimators.omp import OMPEstimator
@@ -174,19 +174,19 @@ def test_lags_stand_for_the_dictionary(polarization: Polarization) -> None:
     rx, tx = Array(1, 2, polarization=polarization), Array(2, 3)
     link = Link(rx, tx, (-1e6, 0.0, 1e6))
     dictionary = angular_dictionary(rx, tx, link.frequencies, oversampling=1.5).cast(torch.complex128)
-    lags = GridLags.of(link, dictionary)
     psi = dictionary.materialize()[0]
     generator = torch.Generator().manual_seed(0)
     variances = torch.rand(2, psi.shape[1], generator=generator, dtype=torch.float64)
-    assert torch.allclose(lags.matrix(variances), (psi * variances[:, None, :]) @ psi.mH, atol=1e-12)
+    prior = GridCovariance.of(variances, link, dictionary)
+    assert torch.allclose(prior.materialize(), (psi * variances[:, None, :]) @ psi.mH, atol=1e-12)
     half = torch.randn(2, len(psi), len(psi), generator=generator, dtype=torch.complex128)
     matrix = half @ half.mH
     expected = (psi.conj() * (matrix @ psi)).sum(1).real
-    assert torch.allclose(lags.quadratic_forms(matrix), expected, atol=1e-9)
+    assert torch.allclose(prior.quadratic_forms(matrix), expected, atol=1e-9)
 
 
 def test_sbl_refuses_a_covariance_that_is_too_large() -> None:
-    with pytest.raises(ValueError, match="at most 4096 of them, got 16384"):
+    with pytest.raises(ValueError, match="n at most 4096; wideband_64x4 has n = 16384"):
         SBL.check(ChannelProblem(load_scenario("wideband_64x4")))
 
 

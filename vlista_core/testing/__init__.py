@@ -12,7 +12,7 @@ A check raises AssertionError with what broke.
 from vlista_core.testing.covariances import COVARIANCE_CHECKS, CovarianceCase
 from vlista_core.testing.estimators import ESTIMATOR_CHECKS, EstimatorCase, sparse_batch
 from vlista_core.testing.maps import MAP_CHECKS, MapCase
-from vlista_core.testing.spy import SpyMap
+from vlista_core.testing.tools import SpyMap
 
 __all__ = [
     "COVARIANCE_CHECKS",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -12,8 +11,10 @@ from torch import Tensor
 from vlista_core.estimate import Measurement
 from vlista_core.gaussian import Covariance, condition
 from vlista_core.linops import DenseMap, LinearMap
+from vlista_core.testing.tools import allowed, check_close, normal
 
 _ROWS = 5
+_TOLERANCE, _LOOSE = (1e-10, 1e-4), (1e-4, 1e-4)
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class CovarianceCase:
         """Every Φ to look through."""
         prior = self.make(dtype)
         size = prior.batch or 3
-        dense = [DenseMap(_normal((size, _ROWS, prior.length), dtype, 5))] if self.dense else []
+        dense = [DenseMap(normal((size, _ROWS, prior.length), dtype, 5))] if self.dense else []
         return [*(make(dtype) for make in self.maps), *dense]
 
 
@@ -42,10 +43,12 @@ def check_definite(case: CovarianceCase, dtype: torch.dtype) -> None:
     prior = case.make(dtype)
     matrix = prior.materialize()
     scale = float(matrix.abs().max())
-    _close(f"{case.name}: R is not Hermitian", matrix, matrix.mH, scale, dtype)
+    check_close(f"{case.name}: R is not Hermitian", matrix, matrix.mH, _TOLERANCE, scale)
     least = float(torch.linalg.eigvalsh(matrix).min())
-    assert least >= -_tolerance(dtype) * scale * len(matrix[0]), f"{case.name}: R has the eigenvalue {least:.1e}"
-    _close(f"{case.name}: variances", prior.variances(), matrix.diagonal(dim1=1, dim2=2).real, scale, dtype)
+    assert least >= -allowed(_TOLERANCE, dtype) * scale * len(matrix[0]), (
+        f"{case.name}: R has the eigenvalue {least:.1e}"
+    )
+    check_close(f"{case.name}: variances", prior.variances(), matrix.diagonal(dim1=1, dim2=2).real, _TOLERANCE, scale)
 
 
 def check_seen(case: CovarianceCase, dtype: torch.dtype) -> None:
@@ -54,7 +57,7 @@ def check_seen(case: CovarianceCase, dtype: torch.dtype) -> None:
     for phi in case.all_maps(dtype):
         matrix = phi.materialize()
         expected = matrix @ prior.materialize() @ matrix.mH
-        _close(f"{case.name}: seen through {type(phi).__name__}", prior.seen(phi), expected, None, dtype)
+        check_close(f"{case.name}: seen through {type(phi).__name__}", prior.seen(phi), expected, _TOLERANCE)
 
 
 def check_mixture(case: CovarianceCase, dtype: torch.dtype) -> None:
@@ -63,7 +66,7 @@ def check_mixture(case: CovarianceCase, dtype: torch.dtype) -> None:
     members = family.batch or 1
     weights = torch.rand(4, members, generator=torch.Generator().manual_seed(3), dtype=dtype.to_real())
     expected = torch.einsum("bk,knm->bnm", weights.to(dtype), family.materialize())
-    _close(f"{case.name}: mixture", family.mixture(weights).materialize(), expected, None, dtype)
+    check_close(f"{case.name}: mixture", family.mixture(weights).materialize(), expected, _TOLERANCE)
 
 
 def check_condition(case: CovarianceCase, dtype: torch.dtype) -> None:
@@ -71,7 +74,7 @@ def check_condition(case: CovarianceCase, dtype: torch.dtype) -> None:
     prior = case.make(dtype)
     for phi in case.all_maps(dtype):
         measured = _measured(phi, prior)
-        probes = DenseMap(_normal((len(measured.y), 2, prior.length), dtype, 7))
+        probes = DenseMap(normal((len(measured.y), 2, prior.length), dtype, 7))
         mean, covariance, evidence = _textbook(prior, measured)
         plain, probed = condition(prior, measured), condition(prior, measured, probes)
         spread = covariance.diagonal(dim1=1, dim2=2).real
@@ -79,12 +82,12 @@ def check_condition(case: CovarianceCase, dtype: torch.dtype) -> None:
         through = (rows @ covariance @ rows.mH).diagonal(dim1=1, dim2=2).real
         floored = spread.maximum(0.01 * spread.mean(1, keepdim=True))
         what = f"{case.name} through {type(phi).__name__}"
-        _close(f"{what}: mean", plain.mean, mean, None, dtype)
-        _close(f"{what}: mean of probes", probed.mean, (rows @ mean[..., None])[..., 0], None, dtype)
-        _close(f"{what}: variance of probes", probed.variance, through, None, dtype)
-        _close(f"{what}: evidence", plain.log_evidence, evidence, None, dtype)
+        check_close(f"{what}: mean", plain.mean, mean, _TOLERANCE)
+        check_close(f"{what}: mean of probes", probed.mean, (rows @ mean[..., None])[..., 0], _TOLERANCE)
+        check_close(f"{what}: variance of probes", probed.variance, through, _TOLERANCE)
+        check_close(f"{what}: evidence", plain.log_evidence, evidence, _TOLERANCE)
         gap = (plain.variance - spread).abs().minimum((plain.variance - floored).abs())
-        assert float((gap / spread.abs().amax()).max()) <= 100 * _tolerance(dtype), f"{what}: variance"
+        assert float((gap / spread.abs().amax()).max()) <= 100 * allowed(_TOLERANCE, dtype), f"{what}: variance"
 
 
 def check_extreme_noise(case: CovarianceCase, dtype: torch.dtype) -> None:
@@ -99,7 +102,7 @@ def check_extreme_noise(case: CovarianceCase, dtype: torch.dtype) -> None:
                 assert bool(torch.isfinite(value).all()), f"{case.name}: {name} is not finite for noise {level:g}"
             assert bool((found.variance >= 0).all()), f"{case.name}: negative variance for noise {level:g}"
             if level > 1:
-                _close(f"{case.name}: much noise", found.variance, prior.variances(), None, torch.float32)
+                check_close(f"{case.name}: much noise", found.variance, prior.variances(), _LOOSE)
 
 
 COVARIANCE_CHECKS: tuple[Callable[[CovarianceCase, torch.dtype], None], ...] = (
@@ -113,7 +116,7 @@ COVARIANCE_CHECKS: tuple[Callable[[CovarianceCase, torch.dtype], None], ...] = (
 
 def _measured(phi: LinearMap, prior: Covariance) -> Measurement:
     size = phi.batch or prior.batch or 3
-    y = _normal((size, phi.shape[0]), prior.dtype, 11)
+    y = normal((size, phi.shape[0]), prior.dtype, 11)
     noise = torch.linspace(0.1, 0.4, size, dtype=prior.dtype.to_real())
     return Measurement(y, phi, noise)
 
@@ -130,18 +133,3 @@ def _textbook(prior: Covariance, measured: Measurement) -> tuple[Tensor, Tensor,
     half = 1.0 if phi.is_complex() else 0.5
     evidence = -half * (fit + values.log().sum(1))
     return (gain @ measured.y[..., None])[..., 0], covariance - gain @ phi @ covariance, evidence
-
-
-def _normal(shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> Tensor:
-    return torch.randn(shape, dtype=dtype, generator=torch.Generator().manual_seed(seed))
-
-
-def _tolerance(dtype: torch.dtype) -> float:
-    return 1e-10 if dtype in (torch.float64, torch.complex128) else 1e-4
-
-
-def _close(what: str, got: Tensor, expected: Tensor, scale: float | None, dtype: torch.dtype) -> None:
-    got, expected = torch.broadcast_tensors(got, expected)
-    size = float(expected.abs().max()) if scale is None else scale
-    gap = float((got - expected).abs().max()) / max(size, math.ulp(0.0))
-    assert gap <= _tolerance(dtype), f"{what} differs by {gap:.1e}"
