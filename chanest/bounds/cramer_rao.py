@@ -17,6 +17,7 @@ from chanest.covariances.columns import ColumnCovariance
 from chanest.problem import ChannelBatch, ChannelProblem
 from vlista_core.estimate import Estimate
 from vlista_core.linalg import solve_hermitian
+from vlista_core.linops import LinearMap
 
 
 class CramerRao(Bound):
@@ -64,12 +65,16 @@ def path_derivatives(source: ChannelSource, rays: Rays) -> ColumnCovariance:
 
 
 def _least_error(source: ChannelSource, truth: Truth) -> Tensor:
-    derivatives = path_derivatives(source, truth.rays)
-    information = derivatives.gram_seen(truth.measured.phi).real
+    spread = _spread(path_derivatives(source, truth.rays), truth.measured.phi)
+    return truth.measured.noise_var / 2 * spread.diagonal(dim1=1, dim2=2).sum(1)
+
+
+def _spread(derivatives: ColumnCovariance, phi: LinearMap) -> Tensor:
+    """(Re (ΦJ)ᴴΦJ)⁻¹ Re JᴴJ, whose trace the bound has: [batch, unknowns, unknowns]."""
+    information = derivatives.gram_seen(phi).real
     size = information.diagonal(dim1=1, dim2=2).rsqrt()
     scaled = size[:, :, None] * size[:, None, :]
-    spread = solve_hermitian(information * scaled, derivatives.inner_products().real * scaled)
-    return truth.measured.noise_var / 2 * spread.diagonal(dim1=1, dim2=2).sum(1)
+    return solve_hermitian(information * scaled, derivatives.inner_products().real * scaled)
 
 
 def _steering(array: Array, zenith: Tensor, azimuth: Tensor) -> tuple[Tensor, list[Tensor]]:

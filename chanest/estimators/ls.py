@@ -36,7 +36,13 @@ class LS(ChannelEstimator):
         m, n = measured.phi.shape
         if m < n:
             return None
-        phi = measured.phi.materialize()
-        rows = torch.eye(n, dtype=phi.dtype, device=phi.device) if probes is None else probes.materialize()
-        white = torch.linalg.solve_triangular(cholesky(phi.mH @ phi), rows.mH, upper=False)
-        return measured.noise_var[:, None] * torch.view_as_real(white).square().sum((-3, -1))
+        return measured.noise_var[:, None] * _unbiased_spread(measured.phi, probes)
+
+
+def _unbiased_spread(phi: LinearMap, probes: LinearMap | None) -> Tensor:
+    """diag(P(ΦᴴΦ)⁻¹Pᴴ): [batch, n or p]."""
+    matrix = phi.materialize()
+    identity = torch.eye(phi.shape[1], dtype=phi.dtype, device=phi.device)
+    rows = identity if probes is None else probes.materialize()
+    white = torch.linalg.solve_triangular(cholesky(matrix.mH @ matrix), rows.mH, upper=False)
+    return torch.view_as_real(white).square().sum((-3, -1))
