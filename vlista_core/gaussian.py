@@ -53,7 +53,8 @@ class Covariance(LinearMap):
 
     def members(self) -> Iterator[Self]:
         """One after another, each shared by all samples."""
-        return (self.select(torch.tensor([k], device=self.device)) for k in range(self.batch or 1))
+        for k in range(self.batch or 1):
+            yield self.select(slice(k, k + 1))
 
     def mixture(self, weights: Tensor) -> Covariance:
         """Σ_k weight_k R_k over the members of this family. weights: [batch, members], not negative."""
@@ -71,8 +72,8 @@ class Covariance(LinearMap):
     def adjoint(self, y: Tensor) -> Tensor:
         return self.apply(y)
 
-    def select(self, index: Tensor) -> Self:
-        """The covariances of the chosen samples, or the chosen members. index: [k] integer or [batch] bool."""
+    def select(self, index: Tensor | slice) -> Self:
+        """The covariances of the chosen samples, or the chosen members. index: [k] integer, [batch] bool or a slice."""
         return self._with(lambda tensor: tensor if tensor.shape[0] == 1 else tensor[index], lambda part: part)
 
 
