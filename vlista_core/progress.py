@@ -45,7 +45,7 @@ def progress_bar(name: str, *, shown: bool) -> Iterator[Report]:
         task = bar.add_task(name, total=1.0, words="")
 
         def report(share: float, loss: float, validation: float, speed: float) -> None:
-            words = f"loss {loss:.4g}  validation {validation:.4g}  {speed:.0f} samples/s"
+            words = f"loss {loss:.4g} validation {validation:.4g} {speed:.0f} samples/s"
             bar.update(task, completed=share, words=words)
 
         yield report
