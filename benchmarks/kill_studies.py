@@ -77,7 +77,7 @@ def check(kind: str, folder: Path, times: int, generator: random.Random) -> bool
                 break
         equal += rows(place) == expected
     told = second_writer(kind, folder)
-    print(f"{kind:10} killed {kills} times in {runs} runs, {equal} of {runs} equal; second writer: {told}")
+    print(f"{kind:10} killed {kills} times in {runs} runs, {equal} of {runs} equal; second writer: {told}", flush=True)
     return equal == runs and told == "one sentence"
 
 

@@ -84,3 +84,34 @@ def test_imports_are_light(package: str) -> None:
 def test_files_stay_readable() -> None:
     for path in SOURCES:
         assert len(path.read_text(encoding="utf-8").splitlines()) <= 350, path
+
+
+TRACE = """
+import sys
+import chanest
+from vlista_core.metrics import nmse_db
+
+passed = set()
+
+def note(frame, event, argument):
+    path = frame.f_code.co_filename
+    if event == "call" and frame.f_code.co_flags & 2 and ("/chanest/" in path or "/vlista_core/" in path):
+        passed.add(path)
+
+def look():
+    problem = chanest.ChannelProblem(chanest.load_scenario("cdl_c_upa64x4"))
+    batch = problem.sample(8, seed=7, snr_db=0.0)
+    out = chanest.get_estimator("ls", problem).estimate(batch.y, batch.phi, batch.noise_var)
+    nmse_db(out.signal, batch.signal)
+
+sys.setprofile(note)
+look()
+sys.setprofile(None)
+print(len(passed))
+"""
+
+
+def test_least_squares_passes_few_modules() -> None:
+    """From a scenario to its NMSE: what a reader of the example's first look has to open."""
+    run = subprocess.run([sys.executable, "-c", TRACE], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert int(run.stdout) <= 28
