@@ -5,8 +5,6 @@ Elements lie in the local y–z plane and face +x. The index runs down a column 
 in wavelengths, angles in radians, zenith 0 is up.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Literal, get_args

@@ -1,7 +1,5 @@
 """The command line. What a command needs is imported when it runs, so that help comes at once."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -203,7 +201,7 @@ def parse_budget(text: str) -> float:
     return float(found[1]) * _SECONDS[found[2]]
 
 
-def _split(text: str) -> Split:
+def _split(text: str) -> "Split":
     match text:
         case "train" | "validation" | "test":
             return text
@@ -211,7 +209,7 @@ def _split(text: str) -> Split:
             raise ValueError(f"split must be train, validation or test, got {text!r}")
 
 
-def _weights(name: str, scenario: Scenario | None) -> str:
+def _weights(name: str, scenario: "Scenario | None") -> str:
     """Where the weights for a scenario are, or for which scenarios there are some."""
     from chanest.estimators import estimator_class
     from chanest.weights import SHIPPED, find_weights, own_folder, weights_file

@@ -3,8 +3,6 @@
 The signal index is k·N_t·N_r + t·N_r + r, as in `chanest.frontend`; the code index is the same with grid points.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
@@ -131,7 +129,7 @@ class Link:
     frequencies: tuple[float, ...] | None = None
 
     @classmethod
-    def of(cls, problem: ChannelProblem) -> Self:
+    def of(cls, problem: "ChannelProblem") -> Self:
         """The link of a problem."""
         return cls(*problem.arrays, problem.source.frequencies)
 

@@ -1,7 +1,5 @@
 """How an estimator is fitted: a budget in seconds or in steps, a seed, and whom to tell."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -44,12 +42,12 @@ class Fit:
         """For people and files, as "300 s" or "40 steps"."""
         return f"{self.seconds:g} s" if self.steps is None else f"{self.steps} steps"
 
-    def part(self, share: float) -> Fit:
+    def part(self, share: float) -> "Fit":
         """A plan with the first part of the budget."""
         steps = None if self.steps is None else max(1, round(share * self.steps))
         return replace(self.telling(0.0, share), seconds=share * self.seconds, steps=steps)
 
-    def telling(self, first: float, last: float) -> Fit:
+    def telling(self, first: float, last: float) -> "Fit":
         """The same budget for work whose report counts from `first` to `last` of the whole."""
         return replace(self, report=lambda done, words: self.report(first + (last - first) * done, words))
 

@@ -4,8 +4,6 @@ y_t = W_tᴴ(H f_t + n_t). As a map of vec(H) this is Fᵀ ⊗ Wᴴ pilot by pil
 combining is coloured, σ² W_tᴴW_t; whitening folds the inverse Cholesky factor into the combiner once.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import torch
@@ -46,7 +44,7 @@ class BeamformingMap(LinearMap):
         antennas: int = 0,
         whiten: bool = True,
         subcarriers: int = 1,
-    ) -> BeamformingMap:
+    ) -> "BeamformingMap":
         """From beams [batch, N_t, T] and combiners W_t [batch, T, N_r, N_RF]; None is a digital receiver of `antennas`."""
         _check_beams(transmit, combiner, antennas)
         if combiner is None:
@@ -55,14 +53,14 @@ class BeamformingMap(LinearMap):
         made = cls(transmit, combiner, factor, combiner.shape[2], False, subcarriers)
         return made.whitened() if whiten else made
 
-    def whitened(self) -> BeamformingMap:
+    def whitened(self) -> "BeamformingMap":
         """The map L_t⁻¹W_tᴴH f_t, whose noise is white: (W L⁻ᴴ)ᴴ, and X Lᴴ = W is a triangular system."""
         if self.whiten or self.weights is None or self.factor is None:
             return self
         weights = torch.linalg.solve_triangular(self.factor.mH, self.weights, upper=True, left=False)
         return replace(self, weights=weights, whiten=True)
 
-    def one_subcarrier(self) -> BeamformingMap:
+    def one_subcarrier(self) -> "BeamformingMap":
         """Φ₁ of Φ = I_S ⊗ Φ₁: what the beams measure of each subcarrier."""
         return replace(self, subcarriers=1)
 

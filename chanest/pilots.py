@@ -1,7 +1,5 @@
 """Training beams: random phases, quantised phase shifters, codebook columns, Gaussian; unit norm, fresh every pilot."""
 
-from __future__ import annotations
-
 import math
 from typing import Literal
 

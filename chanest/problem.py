@@ -1,7 +1,5 @@
 """From a scenario to samples: y = Φ vec(H) + n with fresh beams, noise and channel for every sample."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -54,7 +52,7 @@ class ChannelProblem(Problem):
         for file in stored:
             file.check_holds(scenario.channel_hash(), scenario.name)
 
-    def cached(self, *splits: Split) -> ChannelProblem:
+    def cached(self, *splits: Split) -> "ChannelProblem":
         """The same problem with the data sets of these splits in the cache directory, generated if need be."""
         files = tuple(cached_channels(self.scenario.data_set(split)) for split in splits)
         return ChannelProblem(self.scenario, backend=self.source.backend, stored=(*self.stored, *files))

@@ -1,7 +1,5 @@
 """A scenario file: arrays, channel, front end, SNR range and data-set sizes, checked when read."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

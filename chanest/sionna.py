@@ -4,8 +4,6 @@ Without a front end the streams of the resource grid are the transmit antennas a
 training symbols go through beams, and the data through the last of them; see `EstimatorBlock`.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -5,8 +5,6 @@ after one snapshot of 0.125 ms, so the last channel says little of the next, but
 `gated-lmmse` have a posterior over a family of covariances for each snapshot; here it is carried on from snapshot to snapshot.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -5,8 +5,6 @@ the packages and where the training came from. A class is found by its name amon
 marked with `register_model`: a file can never name code of its own choosing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeVar, cast, overload

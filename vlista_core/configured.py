@@ -6,8 +6,6 @@ Tensors are recorded by shape and dtype and come back as zeros, to be filled fro
 name and found among the registered ones only: a file can never name code of its own choosing.
 """
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import inspect

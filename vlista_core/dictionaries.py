@@ -3,8 +3,6 @@
 pywavelets, SciPy and scikit-learn are imported where they are used: a network needs none of them.
 """
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from collections.abc import Iterator
@@ -161,7 +159,7 @@ class LearnedDictionary(LearnedMap):
     @classmethod
     def random(
         cls, length: int, atoms: int, *, generator: torch.Generator, dtype: torch.dtype = torch.float32
-    ) -> LearnedDictionary:
+    ) -> "LearnedDictionary":
         """Gaussian entries with unit-norm columns on average."""
         return cls(torch.randn(length, atoms, generator=generator, dtype=dtype) / math.sqrt(length))
 

@@ -1,7 +1,5 @@
 """Random draws that depend on (seed, split, index) alone: never on the batch size, the order or the global generators."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """What an estimator takes and gives: the contract that solvers, networks and filters share."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
@@ -49,7 +47,7 @@ class Measurement:
     noise_var: Tensor
 
     @classmethod
-    def checked(cls, y: Tensor, phi: LinearMap | Tensor, noise_var: Tensor | float) -> Measurement:
+    def checked(cls, y: Tensor, phi: LinearMap | Tensor, noise_var: Tensor | float) -> "Measurement":
         """The inputs as a Measurement, or a ValueError that names the argument, what came and what is allowed."""
         _check_filled("y", y)
         if y.ndim != 2 or not (y.is_floating_point() or y.is_complex()):
@@ -75,7 +73,7 @@ class Measurement:
             raise ValueError(f"y and phi must be on the same device, got {y.device} and {phi.device}")
         return cls(y, phi, _checked_noise(noise_var, y))
 
-    def select(self, index: Tensor) -> Measurement:
+    def select(self, index: Tensor) -> "Measurement":
         """The chosen samples. index: [k] integer or [batch] bool."""
         return Measurement(self.y[index], self.phi.select(index), self.noise_var[index])
 

@@ -1,7 +1,5 @@
 """Files of a run, written whole or not at all into a folder that was checked first, and where files are kept between runs."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

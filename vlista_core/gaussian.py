@@ -7,8 +7,6 @@ With s ~ CN(0, R) and n ~ CN(0, σ²I) the measurement is y ~ CN(0, C). Given y,
 Real signals have N in place of CN, and half the evidence.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -56,7 +54,7 @@ class Covariance(LinearMap):
         for k in range(self.batch or 1):
             yield self.select(slice(k, k + 1))
 
-    def mixture(self, weights: Tensor) -> Covariance:
+    def mixture(self, weights: Tensor) -> "Covariance":
         """Σ_k weight_k R_k over the members of this family. weights: [batch, members], not negative."""
         return DenseCovariance(torch.einsum("bk,knm->bnm", weights.to(self.dtype), self.materialize()))
 

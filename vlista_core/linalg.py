@@ -4,8 +4,6 @@ Everything here goes through Cholesky. Batched LU (`torch.linalg.solve`, `torch.
 the CPU build of torch 2.13 with two threads, and is banned by the linter.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -3,8 +3,6 @@
 torchmetrics is imported where it is used: it takes longer to import than torch.
 """
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from typing import cast

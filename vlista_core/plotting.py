@@ -1,7 +1,5 @@
 """Figures in the style of the house: readable in grey, a name at the end of each curve, saved whole or not at all."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -44,7 +42,7 @@ class Look:
         return "bold" if self.strong else "normal"
 
 
-def label_ends(figure: Figure, axes: Axes, ends: list[tuple[float, str, Look]], *, rows: int = 1) -> None:
+def label_ends(figure: "Figure", axes: "Axes", ends: list[tuple[float, str, Look]], *, rows: int = 1) -> None:
     """A name at the right end of each curve, pushed apart where they would overlap, with a thin line to the curve.
 
     rows: of panels that share the height of the figure.
@@ -78,7 +76,7 @@ def apart(places: list[float], spacing: float, low: float, high: float) -> list[
 
 
 @contextmanager
-def new_figure(path: Path, size: tuple[float, float]) -> Iterator[Figure]:
+def new_figure(path: Path, size: tuple[float, float]) -> "Iterator[Figure]":
     """A figure in the style of the house that is saved to `path`, whole or not at all."""
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg

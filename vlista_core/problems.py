@@ -1,7 +1,5 @@
 """Where samples come from: `Problem.sample` gives a Batch, and nothing else does."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
@@ -66,7 +64,7 @@ class Problem(ABC):
 
     @abstractmethod
     def sample(
-        self, count: int, *, seed: int, split: Split = "test", start: int = 0, snr_db: float | None = None
+        self, count: int, *, seed: int, split: "Split" = "test", start: int = 0, snr_db: float | None = None
     ) -> Batch:
         """Samples start … start + count - 1 of the stream (seed, split); snr_db None takes the problem's own noise.
 

@@ -1,7 +1,5 @@
 """The progress of training: a bar on a terminal, silence elsewhere, or whoever listens."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Thresholds and shrinkage, real and complex, with finite gradients everywhere."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

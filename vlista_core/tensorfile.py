@@ -4,8 +4,6 @@ Complex tensors are stored as real pairs (the format has no complex128), and a c
 in the header because safetensors itself notices a truncated file but not a changed byte.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math

@@ -1,7 +1,5 @@
 """What the command lines share: options, where output goes, errors in one line, progress with time left."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -9,8 +9,6 @@ With A = ΦΨ_t, the true dictionary Ψ_o, y = ΦΨ_o x_* without noise, S the s
 Both hold for complex numbers too, with the threshold on the modulus.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Training draws that cost little: pooled channels seen through pooled beams, paired anew for every sample."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 
@@ -34,7 +32,7 @@ class PooledDraws(Problem):
         self.problem, self.channels, self.beams = problem, channels, beams
 
     @classmethod
-    def within(cls, problem: ChannelProblem, plan: Fit) -> PooledDraws:
+    def within(cls, problem: ChannelProblem, plan: Fit) -> "PooledDraws":
         """Pools that take a few hundredths of a budget in seconds."""
         most = min(problem.scenario.data.train, _MOST_ENTRIES // problem.signal_length)
         size = max(_LEAST_CHANNELS, min(most, round(_CHANNELS_PER_SECOND * plan.size)))
@@ -51,7 +49,7 @@ class PooledDraws(Problem):
         first: int,
         until: float,
         most: float = math.inf,
-    ) -> tuple[PooledDraws, Tensor]:
+    ) -> "tuple[PooledDraws, Tensor]":
         """Pools of training channels from number `first` on, and what `of_rays` says of each; see `Clock.gather`."""
 
         def block(number: int) -> tuple[Tensor, Tensor]:

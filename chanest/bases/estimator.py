@@ -1,7 +1,5 @@
 """What all channel estimators share: the noise may be unknown, the arrays are checked, weights go to a file and back."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -86,7 +84,7 @@ class ChannelEstimator(nn.Module, Estimator, Configured):
             came = f"{tx.polarization} to {rx.polarization}"
             raise ValueError(f"{cls.name} is for arrays of one polarisation; {problem.scenario.name} has {came}")
 
-    def begin_with(self, other: ChannelEstimator) -> None:
+    def begin_with(self, other: "ChannelEstimator") -> None:
         """Take over what `begins_with` has learned, where it fits."""
 
     def fit(self, problem: ChannelProblem, plan: Fit) -> dict[str, Json]:

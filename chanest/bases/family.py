@@ -3,8 +3,6 @@
 `chanest.tracking` gives them weights of its own, which carry on what earlier snapshots have shown.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from functools import partial
 

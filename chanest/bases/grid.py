@@ -1,7 +1,5 @@
 """What the sparse estimators share: a grid of angles made from the arrays, and settings chosen on validation draws."""
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping

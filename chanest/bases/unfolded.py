@@ -1,7 +1,5 @@
 """A network of vlista_core as a channel estimator: one for the whole SNR range of its scenario."""
 
-from __future__ import annotations
-
 import math
 import time
 from abc import abstractmethod

@@ -1,7 +1,5 @@
 """Bounds on what an estimator can reach. They are told the truth, take a whole batch, and are never estimators."""
 
-from __future__ import annotations
-
 from chanest.bounds.base import Bound
 from chanest.bounds.cramer_rao import CramerRao
 from chanest.bounds.genie import GenieAngles, GenieEnsemble, GenieRays

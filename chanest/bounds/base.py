@@ -1,7 +1,5 @@
 """What all bounds share: they are told the truth, so they take a whole ChannelBatch and are no estimators."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass

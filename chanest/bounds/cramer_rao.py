@@ -1,7 +1,5 @@
 """The Cramér–Rao bound for channels of a few paths."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

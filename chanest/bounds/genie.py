@@ -4,8 +4,6 @@ On average (a) ≤ (b) ≤ (c), as each knows more than the next. Every sample i
 several snapshots of a moving user is not bounded.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from functools import cached_property
 

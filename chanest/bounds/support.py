@@ -1,7 +1,5 @@
 """Least squares on the atoms that the true channel consists of."""
 
-from __future__ import annotations
-
 import math
 
 import torch

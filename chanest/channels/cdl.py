@@ -3,8 +3,6 @@
 The tables are read from the files that Sionna ships, without importing Sionna.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Sequence

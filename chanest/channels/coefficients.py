@@ -5,8 +5,6 @@ give 64 elements), so a ray costs two complex exponentials per end whatever the 
 and element fields are those of TR 38.901 clauses 7.1 and 7.3, in float64.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Literal
@@ -34,7 +32,7 @@ class Directions:
     cos_azimuth: Tensor
 
     @classmethod
-    def of(cls, zenith: Tensor, azimuth: Tensor) -> Directions:
+    def of(cls, zenith: Tensor, azimuth: Tensor) -> "Directions":
         """From angles, zenith and azimuth alike [..., rays]."""
         return cls(torch.sin(zenith), torch.cos(zenith), torch.sin(azimuth), torch.cos(azimuth))
 

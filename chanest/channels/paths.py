@@ -5,8 +5,6 @@ gains CN(0, 1/L), azimuths uniform over the half-plane in front of each array an
 set-up of Rodríguez-Fernández et al., "Frequency-domain compressive channel estimation", 2018).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

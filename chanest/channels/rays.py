@@ -1,7 +1,5 @@
 """The rays of a batch of channels: what a genie knows and what the coefficients are computed from."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields
 
 import torch
@@ -56,11 +54,11 @@ class Rays:
         """The fields in their order; Rays(*rays.tensors()) is the same rays."""
         return tuple(getattr(self, field.name) for field in fields(self))
 
-    def select(self, index: Tensor) -> Rays:
+    def select(self, index: Tensor) -> "Rays":
         """The rays of the chosen samples. index: [k] integer or [batch] bool."""
         return Rays(*(tensor[index] for tensor in self.tensors()))
 
-    def to(self, device: torch.device | str) -> Rays:
+    def to(self, device: torch.device | str) -> "Rays":
         """The same rays on `device`."""
         return Rays(*(tensor.to(device) for tensor in self.tensors()))
 

@@ -1,7 +1,5 @@
 """Sionna's own arrays and coefficient generator, for the same rays: what the factored form is tested by."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,7 +33,7 @@ def global_state_kept() -> Iterator[None]:
         torch.set_default_dtype(dtype)
 
 
-def sionna_array(array: Array, carrier: float, *, precision: str = "double") -> AntennaArray:
+def sionna_array(array: Array, carrier: float, *, precision: str = "double") -> "AntennaArray":
     """The array as Sionna's AntennaArray at `carrier` Hz: same elements, same order."""
     with global_state_kept():
         from sionna.phy.channel.tr38901 import AntennaArray
@@ -54,7 +52,7 @@ def sionna_array(array: Array, carrier: float, *, precision: str = "double") -> 
         )
 
 
-def sionna_taps(source: ChannelSource, rays: Rays) -> Tensor:
+def sionna_taps(source: "ChannelSource", rays: Rays) -> Tensor:
     """The matrix of every cluster from Sionna's ChannelCoefficientsGenerator, in double precision, not normalised.
 
     -> [batch, clusters, N_r, N_t], complex64. Sionna takes one time grid for a whole batch, so samples are grouped by
@@ -80,7 +78,7 @@ def sionna_taps(source: ChannelSource, rays: Rays) -> Tensor:
         return result
 
 
-def _drop(source: ChannelSource, rays: Rays) -> tuple[Tensor, SionnaRays, Topology]:
+def _drop(source: "ChannelSource", rays: Rays) -> "tuple[Tensor, SionnaRays, Topology]":
     """K-factors, rays and topology as Sionna has them: one transmitter and one receiver per sample."""
     from sionna.phy.channel.tr38901 import Rays as SionnaRays
     from sionna.phy.channel.tr38901 import Topology

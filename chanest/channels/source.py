@@ -1,7 +1,5 @@
 """Where channels come from: a source draws rays and turns them into matrices, block by block."""
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ The file under construction has its final size from the start. Chunks are writte
 done, so a process that dies at any moment leaves a file that HDF5 can open and that says what is still missing.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable
@@ -72,7 +70,7 @@ class ChannelFile:
     count: int
 
     @classmethod
-    def open(cls, path: str | Path) -> ChannelFile:
+    def open(cls, path: str | Path) -> "ChannelFile":
         """Open a finished file; ValueError where it is missing, truncated or no file of channels."""
         path = Path(path)
         found = _read_attributes(path)

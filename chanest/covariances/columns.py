@@ -1,7 +1,5 @@
 """Covariances of low rank: one column per unknown coefficient, with or without a floor."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch
@@ -41,7 +39,7 @@ class ColumnCovariance(LowRank):
         """UᴴU, the inner products of all columns: [batch, columns, columns]."""
         return (self.delay.mH @ self.delay) * (self.space.mH @ self.space)
 
-    def through(self, phi: LinearMap) -> ColumnCovariance:
+    def through(self, phi: LinearMap) -> "ColumnCovariance":
         """The columns as they appear in y, where Φ serves every subcarrier alike."""
         if not isinstance(phi, BeamformingMap):
             raise ValueError(f"phi must be a BeamformingMap to see columns of rays, got {type(phi).__name__}")

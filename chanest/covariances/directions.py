@@ -4,8 +4,6 @@ Atoms are phase ramps over uniform arrays, with entries of modulus one. So the c
 that powers p of the atoms give a channel is a table of lags: two small products, whatever the number of atoms.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cache, cached_property
 
@@ -35,7 +33,7 @@ class Directions(KroneckerMap):
     layout: LagLayout
 
     @classmethod
-    def of(cls, departing: Tensor, arriving: Tensor, layout: LagLayout) -> Directions:
+    def of(cls, departing: Tensor, arriving: Tensor, layout: LagLayout) -> "Directions":
         """From phases alone; the factors are the atoms of both ends."""
         rx, tx = _ramps(arriving, _elements(layout.rx)), _ramps(departing, _elements(layout.tx))
         return cls(rx, tx, departing=departing, arriving=arriving, layout=layout)
@@ -60,7 +58,7 @@ class DirectionCovariance(Covariance):
     powers: Tensor
     """[batch or 1, departures·arrivals], real."""
     directions: Directions
-    view: SeenDirections | None = None
+    view: "SeenDirections | None" = None
     """Φ prepared, where the caller looks through the same Φ more than once."""
 
     @property
@@ -90,7 +88,7 @@ class DirectionCovariance(Covariance):
         powers = self.powers.reshape(len(self.powers), len(self.directions.departing), -1)
         return view.seen_at(view.sent, view.sent_conjugate, (powers.to(ramps.dtype) @ ramps.mT).mT)
 
-    def mixture(self, weights: Tensor) -> DirectionCovariance:
+    def mixture(self, weights: Tensor) -> "DirectionCovariance":
         return DirectionCovariance(weights @ self.powers, self.directions)
 
     def variances(self) -> Tensor:

@@ -4,8 +4,6 @@ Training samples come with their rays, so the covariance of each is known. k-mea
 convex combination of its members is again a covariance.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

@@ -1,7 +1,5 @@
 """Covariances of sparse codes on a grid of phase ramps, for arrays of any polarisation and any number of subcarriers."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 
@@ -31,7 +29,7 @@ class GridCovariance(Covariance):
     """Which lag the antennas p and p' have: [1, n²]."""
 
     @classmethod
-    def of(cls, atoms: Tensor, link: Link, dictionary: KroneckerMap) -> GridCovariance:
+    def of(cls, atoms: Tensor, link: Link, dictionary: KroneckerMap) -> "GridCovariance":
         """For variances [batch, atoms] of a dictionary made for `link`."""
         pairs = [_array_lags(link.tx), _array_lags(link.rx)]
         if dictionary.delay is not None:
@@ -61,7 +59,7 @@ class GridCovariance(Covariance):
         self._check_input("x", x, self.length)
         return DenseMap(self.materialize()).apply(x)
 
-    def mixture(self, weights: Tensor) -> GridCovariance:
+    def mixture(self, weights: Tensor) -> "GridCovariance":
         return replace(self, atoms=weights @ self.atoms)
 
     def materialize(self) -> Tensor:

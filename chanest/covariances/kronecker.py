@@ -1,7 +1,5 @@
 """R = Σ_k D_k ⊗ T_k ⊗ S_k: delay, transmit and receive covariances, as clusters give them; n × n is not formed."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch
@@ -28,14 +26,14 @@ class KroneckerCovariance(Covariance):
         subcarriers = 1 if self.delay is None else self.delay.shape[2]
         return subcarriers * self.tx.shape[2] * self.rx.shape[2]
 
-    def without_empty_terms(self) -> KroneckerCovariance:
+    def without_empty_terms(self) -> "KroneckerCovariance":
         """The same sum without the terms that are zero in every sample."""
         tx, rx = (torch.view_as_real(factor).flatten(2).any(2) for factor in (self.tx, self.rx))
         kept = (tx & rx).any(0)
         delay = None if self.delay is None else self.delay[:, kept]
         return KroneckerCovariance(self.tx[:, kept], self.rx[:, kept], delay)
 
-    def joined(self, other: KroneckerCovariance) -> KroneckerCovariance:
+    def joined(self, other: "KroneckerCovariance") -> "KroneckerCovariance":
         """The sum of two covariances of one subcarrier."""
         return KroneckerCovariance(torch.cat([self.tx, other.tx], 1), torch.cat([self.rx, other.rx], 1))
 
@@ -74,7 +72,7 @@ class KroneckerCovariance(Covariance):
             total += block if self.delay is None else _kronecker(self.delay[:, term], block)
         return total
 
-    def mixture(self, weights: Tensor) -> KroneckerCovariance:
+    def mixture(self, weights: Tensor) -> "KroneckerCovariance":
         """As many terms as all members have together; the weights go to the receive factors."""
         delay = None if self.delay is None else self.delay.flatten(0, 1)[None]
         rx = weights[:, :, None, None, None].to(self.dtype) * self.rx

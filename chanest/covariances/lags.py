@@ -5,8 +5,6 @@ E h[t, r] h[t', r']* depends on the distances of the elements alone. With the la
 receive lag l, S_l the shift by l. Half of the receive lags suffice because R is Hermitian.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cache, cached_property
 
@@ -145,7 +143,7 @@ class LagCovariance(Covariance):
     table: Tensor
     """[batch or 1, receive lags, transmit lags]."""
     layout: LagLayout
-    view: BeamView | None = None
+    view: "BeamView | None" = None
     """Φ prepared, where the caller looks through the same Φ more than once."""
 
     @property
@@ -173,7 +171,7 @@ class LagCovariance(Covariance):
             return super().seen(phi)
         return view.seen_at(view.spectra, view.conjugate, self.spectrum / self.spectrum.shape[2])
 
-    def mixture(self, weights: Tensor) -> LagCovariance:
+    def mixture(self, weights: Tensor) -> "LagCovariance":
         mixed = weights.to(self.dtype) @ self.table.flatten(1)
         return LagCovariance(mixed.reshape(-1, *self.table.shape[1:]), self.layout)
 

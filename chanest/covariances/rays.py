@@ -1,7 +1,5 @@
 """From rays to covariances: the response of an array along rays, and its mean over the rays of a cluster."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

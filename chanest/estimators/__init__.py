@@ -1,7 +1,5 @@
 """Channel estimators, one file each. A new one is one file here and one line in `_CLASSES`."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -39,7 +37,7 @@ def estimator_names() -> list[str]:
     return list(_CLASSES)
 
 
-def estimator_class(name: str) -> type[ChannelEstimator]:
+def estimator_class(name: str) -> "type[ChannelEstimator]":
     """The class registered as `name`, or a ValueError that lists the known ones."""
     if name not in _CLASSES:
         raise ValueError(f"unknown estimator {name!r}; known are {', '.join(_CLASSES)}")

@@ -1,7 +1,5 @@
 """The paper's A-DLISTA on channels: a CNN on ΦΨ_t gives one step and one threshold per layer."""
 
-from __future__ import annotations
-
 from chanest.bases.unfolded import UnfoldedEstimator, starting_dictionary
 from chanest.problem import ChannelProblem
 from vlista_core.models import ADLISTA

@@ -1,7 +1,5 @@
 """A-DLISTA with our adaptive augmentation and learned Kronecker dictionaries."""
 
-from __future__ import annotations
-
 from chanest.bases.unfolded import UnfoldedEstimator, starting_dictionary
 from chanest.problem import ChannelProblem
 from vlista_core.models import ADLISTA

@@ -1,7 +1,5 @@
 """ALISTA on the scenario's angular grid."""
 
-from __future__ import annotations
-
 from chanest.bases.unfolded import BeamspaceEstimator
 from chanest.problem import ChannelProblem
 from vlista_core.models import ALISTA

@@ -7,8 +7,6 @@ the mean powers of training channels and only looks; a network sees (ΦΨ)ᴴy a
 not formed. How it learns: `chanest.networks.powers`.
 """
 
-from __future__ import annotations
-
 from typing import Self
 
 import torch

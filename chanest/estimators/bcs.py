@@ -1,7 +1,5 @@
 """Bayesian compressed sensing on an angular grid."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from chanest.bases.grid import Choices, Settings, SolverEstimator

@@ -1,7 +1,5 @@
 """DLISTA with learned Kronecker dictionaries."""
 
-from __future__ import annotations
-
 from chanest.bases.unfolded import UnfoldedEstimator, starting_dictionary
 from chanest.problem import ChannelProblem
 from vlista_core.models import DLISTA

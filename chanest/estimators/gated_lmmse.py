@@ -8,8 +8,6 @@ weights. The few members it holds most probable are verified by their exact like
 by these weights.
 """
 
-from __future__ import annotations
-
 from typing import Self
 
 import torch

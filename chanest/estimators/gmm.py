@@ -1,7 +1,5 @@
 """Gaussian mixture of channels (Koller et al. 2022): the LMMSE estimates of all components, weighted by their posterior."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """LMMSE with one covariance for the whole ensemble."""
 
-from __future__ import annotations
-
 from itertools import product
 from typing import Self
 

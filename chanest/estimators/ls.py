@@ -1,7 +1,5 @@
 """Least squares: the posterior mean under a white prior and without noise."""
 
-from __future__ import annotations
-
 from typing import Self
 
 import torch

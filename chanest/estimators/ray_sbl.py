@@ -9,8 +9,6 @@ q_ij = |(a_t,i ⊗ a_r,j)ᴴv|² and s_ij = E q_ij, a step of EM is γ ← γ(1 
 fixed points and needs a few only. κ goes to zero with the SNR: where the noise is high one y says little of γ.
 """
 
-from __future__ import annotations
-
 from typing import Self
 
 import torch

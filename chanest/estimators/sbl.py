@@ -8,8 +8,6 @@ A cluster of a channel is a patch of angles and lies off the grid; with γ_j apa
 into a few spikes that also fit the noise. Without coupling (`coupling` 0) it is the plain method.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import ClassVar
 

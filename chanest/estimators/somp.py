@@ -1,7 +1,5 @@
 """Simultaneous OMP: one support of angles for all subcarriers, coefficients of its own for each."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Simultaneous weighted OMP: one support of angles for all subcarriers, on whitened measurements."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 import torch

@@ -1,7 +1,5 @@
 """VLISTA as a channel estimator: it can say how sure it is."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import cast
 

@@ -1,7 +1,5 @@
 """The transmit side: blocks of bits, their resource grids, and what arrives of them behind the front end."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What a receiver knows of the effective channel: h_hat and err_var of every estimator, of Sionna's and of the bounds."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -55,7 +53,7 @@ class ErrorSize:
     err_var: float | None = None
 
     @classmethod
-    def learnt(cls, truth: Tensor, g_hat: Tensor, variance: Tensor | None) -> ErrorSize:
+    def learnt(cls, truth: Tensor, g_hat: Tensor, variance: Tensor | None) -> "ErrorSize":
         """From G, Ĝ and the estimator's variances, [blocks, streams, N_RF] each."""
         error = float((g_hat - truth).abs().square().mean(dtype=torch.float64))
         if variance is None:

@@ -1,7 +1,5 @@
 """What a block is: training, data, modulation and code. No Sionna here."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict

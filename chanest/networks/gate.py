@@ -1,7 +1,5 @@
 """The gate of `gated-lmmse`: from what y shows of a codebook's members to their weights, and how it learns."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 import torch
@@ -48,7 +46,7 @@ class Gate(WeighingNetwork):
         return hidden.log_softmax(1)
 
 
-def fit_gate(estimator: GatedLMMSE, problem: ChannelProblem, plan: Fit) -> dict[str, Json]:
+def fit_gate(estimator: "GatedLMMSE", problem: ChannelProblem, plan: Fit) -> dict[str, Json]:
     """Fit codebook and gate within the budget.
 
     The covariance of a training sample given its clusters is known from its rays. The gate learns the posterior over the

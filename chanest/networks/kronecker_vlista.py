@@ -4,8 +4,6 @@
     ELBO = Σ_t w_t E log N(s | s_t, δ²) - Σ_t E KL(q(Ψ_t) ‖ p(Ψ_t | Ψ_{t-1})).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import cast

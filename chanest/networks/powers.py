@@ -9,8 +9,6 @@ learns their mean given y, which needs no gradient through a solve: E[p*/p + log
 profiles and network learn from the NMSE of the estimate itself.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -123,7 +121,7 @@ def _features(profiles: Tensor, spectra: list[Tensor], scalars: list[Tensor]) ->
     return log_powers([*(spectrum @ shares for spectrum in spectra), *(scalar[:, None] for scalar in scalars)])
 
 
-def fit_powers(estimator: AtomLMMSE, problem: ChannelProblem, plan: Fit) -> dict[str, Json]:
+def fit_powers(estimator: "AtomLMMSE", problem: ChannelProblem, plan: Fit) -> dict[str, Json]:
     """Fit within the budget; leaves `estimator` trained and says what was done."""
     training = PowerTraining(estimator, problem, plan)
     predicted = training.run(training.prediction_loss, until=_PREDICTING, rate=_RATES[0], words="powers")
@@ -146,7 +144,7 @@ class PowerTraining:
     A new one has chosen the directions, drawn the pool, started the network and collected what it sees of draws.
     """
 
-    def __init__(self, estimator: AtomLMMSE, problem: ChannelProblem, plan: Fit) -> None:
+    def __init__(self, estimator: "AtomLMMSE", problem: ChannelProblem, plan: Fit) -> None:
         self.estimator, self.problem, self.plan = estimator, problem, plan
         self.clock, self.drawn = Clock(plan), 0
         self.generator = torch.Generator().manual_seed(plan.seed)

@@ -1,7 +1,5 @@
 """Networks that weigh the members of a family by powers that y has on them, and how they learn."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """What may happen to a channel unknown to its estimator: other surroundings, another array, a broken antenna."""
 
-from __future__ import annotations
-
 import cmath
 import math
 from collections.abc import Callable

@@ -5,8 +5,6 @@ interpolated, and the logarithms of deviations. A stream of k frames is judged b
 whitened features z, and its p-value is the share of streams, put together at random from other home frames, with a larger T².
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ None needs the truth. A score of one's own is a function and a line in `SCORES`;
 changed is for the detector to find out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast

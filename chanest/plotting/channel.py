@@ -1,7 +1,5 @@
 """A channel: angular power spectrum, delay profile, singular values. Matplotlib is imported when it is drawn."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,7 +37,7 @@ def draw_channel(problem: ChannelProblem, path: Path, *, seed: int, index: int =
         figure.suptitle(f"{problem.scenario.name}   {tx.ports} × {rx.ports} antennas, sample {index}", fontsize=13)
 
 
-def _draw_spectrum(figure: Figure, axes: Axes, problem: ChannelProblem, rays: Rays) -> None:
+def _draw_spectrum(figure: "Figure", axes: "Axes", problem: ChannelProblem, rays: Rays) -> None:
     """Power against direction in the frame of the base station's array, in front of it, with the clusters marked."""
     array = problem.source.bs
     at_transmitter = problem.source.direction == "downlink"
@@ -54,7 +52,7 @@ def _draw_spectrum(figure: Figure, axes: Axes, problem: ChannelProblem, rays: Ra
     axes.set_xticks(range(-90, 91, 30))
 
 
-def _draw_linear_spectrum(axes: Axes, array: Array, ports: Tensor, clusters: tuple[Tensor, Tensor, Tensor]) -> None:
+def _draw_linear_spectrum(axes: "Axes", array: Array, ports: Tensor, clusters: tuple[Tensor, Tensor, Tensor]) -> None:
     """A line over the one angle that a linear array can tell apart."""
     upright = array.columns == 1 and array.rows > 1
     azimuth, elevation, power = clusters
@@ -71,7 +69,7 @@ def _draw_linear_spectrum(axes: Axes, array: Array, ports: Tensor, clusters: tup
 
 
 def _draw_planar_spectrum(
-    figure: Figure, axes: Axes, array: Array, ports: Tensor, clusters: tuple[Tensor, Tensor, Tensor]
+    figure: "Figure", axes: "Axes", array: Array, ports: Tensor, clusters: tuple[Tensor, Tensor, Tensor]
 ) -> None:
     """A map over azimuth and elevation."""
     azimuth, elevation, power = (tensor.numpy() for tensor in clusters)
@@ -90,7 +88,7 @@ def _draw_planar_spectrum(
     figure.colorbar(image, ax=axes, label="power (dB)", pad=0.02)
 
 
-def _draw_delays(axes: Axes, problem: ChannelProblem, rays: Rays) -> None:
+def _draw_delays(axes: "Axes", problem: ChannelProblem, rays: Rays) -> None:
     """Power of each cluster of this sample, relative to the sample's total."""
     taps = problem.source.taps(rays)[0]
     power = taps.abs().square().sum(dim=(1, 2))
@@ -106,7 +104,7 @@ def _draw_delays(axes: Axes, problem: ChannelProblem, rays: Rays) -> None:
     axes.grid(alpha=0.25)
 
 
-def _draw_singular_values(axes: Axes, problem: ChannelProblem, seed: int, index: int) -> None:
+def _draw_singular_values(axes: "Axes", problem: ChannelProblem, seed: int, index: int) -> None:
     """σ² against its index: this sample, and the spread over an ensemble."""
     from matplotlib.ticker import MaxNLocator
 

@@ -1,7 +1,5 @@
 """Figures of studies: readable in grey, bounds dashed. Matplotlib is imported when one is drawn."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from itertools import count
@@ -74,7 +72,7 @@ def look_of(name: str) -> Look:
 
 
 def _curve(
-    axes: Axes, places: Sequence[float], levels: Sequence[float], look: Look, *, marker: str | None = None,
+    axes: "Axes", places: Sequence[float], levels: Sequence[float], look: Look, *, marker: str | None = None,
     size: float = 1.0, every: int | None = None, band: tuple[Sequence[float], Sequence[float]] | None = None,
 ) -> None:  # fmt: skip
     """A line in its look, over its interval where it has one."""
@@ -86,14 +84,14 @@ def _curve(
         axes.fill_between(places, *band, color=look.colour, alpha=0.08, lw=0)
 
 
-def _finish(axes: Axes, x: str, y: str, title: str = "", ticks: Sequence[float] | None = None) -> None:
+def _finish(axes: "Axes", x: str, y: str, title: str = "", ticks: Sequence[float] | None = None) -> None:
     axes.set(xlabel=x, ylabel=y, title=title)
     axes.grid(alpha=0.25)
     if ticks is not None:
         axes.set_xticks(list(ticks))
 
 
-def _looks(ranking: Ranking) -> dict[str, Look]:
+def _looks(ranking: "Ranking") -> dict[str, Look]:
     """How each estimator and bound of a study is drawn, best first."""
     own = count()
     looks = {name: LOOKS.get(name) or _OWN[next(own) % len(_OWN)] for name in ranking.best_first("estimator")}
@@ -102,7 +100,7 @@ def _looks(ranking: Ranking) -> dict[str, Look]:
     return looks
 
 
-def draw_curves(ranking: Ranking, path: Path) -> None:
+def draw_curves(ranking: "Ranking", path: Path) -> None:
     """NMSE over the sweep with 95 % intervals, a panel for each SNR unless the sweep is over it; labels at the curves."""
     study, panels = ranking.study, ranking.study.panels()
     with new_figure(path, (8.6 if len(panels) == 1 else 5.6 * len(panels) + 0.5, 6.2)) as figure:
@@ -111,7 +109,7 @@ def draw_curves(ranking: Ranking, path: Path) -> None:
         figure.suptitle(f"{study.scenario.name}: NMSE of {study.channels:,} test channels, 95 % intervals", fontsize=13)
 
 
-def _draw_nmse(figure: Figure, axes: Axes, ranking: Ranking, snr: float | None) -> None:
+def _draw_nmse(figure: "Figure", axes: "Axes", ranking: "Ranking", snr: float | None) -> None:
     points = sorted(ranking.study.points(snr))
     bottom, top, ends = 0.0, -100.0, list[End]()
     for name, look in _looks(ranking).items():
@@ -136,7 +134,7 @@ def _draw_nmse(figure: Figure, axes: Axes, ranking: Ranking, snr: float | None) 
     label_ends(figure, axes, ends)
 
 
-def draw_accuracy_against_latency(ranking: Ranking, path: Path) -> None:
+def draw_accuracy_against_latency(ranking: "Ranking", path: Path) -> None:
     """NMSE at the middle SNR against milliseconds per channel in a batch; bounds are lines, for they cost nothing."""
     study, looks = ranking.study, _looks(ranking)
     points, lines = list[tuple[float, float, str, Look]](), list[End]()
@@ -174,7 +172,9 @@ _DISTANCE_COST = 20.0
 """Square pixels of overlap that a label may have to be one point nearer to its mark."""
 
 
-def _label_points(figure: Figure, axes: Axes, points: list[tuple[float, float, str, Look]], lines: list[float]) -> None:
+def _label_points(
+    figure: "Figure", axes: "Axes", points: list[tuple[float, float, str, Look]], lines: list[float]
+) -> None:
     """A name beside each point, on the side where it meets the least of other points, names and level lines."""
     figure.draw_without_rendering()
     pixel = figure.dpi / 72
@@ -213,7 +213,7 @@ _LEAST = 0.002
 _TICKS = (1, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002)
 
 
-def draw_link(errors: BlockErrors, path: Path) -> None:
+def draw_link(errors: "BlockErrors", path: Path) -> None:
     """BLER against SNR with 95 % intervals, a panel for each err_var of the study; labels at the curves."""
     from chanest.link import BOUNDS
     from chanest.studies.block_errors import TARGET, label
@@ -245,7 +245,7 @@ _BAND = 2.0
 """Points to either side within which intervals count as right: the grey band."""
 
 
-def draw_reliability(study: CoverageStudy, variances: pd.DataFrame, path: Path) -> None:
+def draw_reliability(study: "CoverageStudy", variances: "pd.DataFrame", path: Path) -> None:
     """Coverage minus level over the level, in points, a panel for each SNR: calibrated variances above, the own below."""
     from chanest.studies.coverage import KINDS, LEVELS
 
@@ -274,7 +274,7 @@ def draw_reliability(study: CoverageStudy, variances: pd.DataFrame, path: Path) 
         figure.suptitle(f"{study.scenario.name}: {said}", fontsize=13)
 
 
-def draw_tracking(study: TrackingStudy, frame: pd.DataFrame, path: Path) -> None:
+def draw_tracking(study: "TrackingStudy", frame: "pd.DataFrame", path: Path) -> None:
     """NMSE by snapshot, a panel for each SNR: tracked (solid), each by itself (dotted), and the bound (dashed)."""
     snrs, snapshots = sorted(set(frame["snr_db"])), range(1, study.snapshots + 1)
     with new_figure(path, (4.9 * len(snrs) + 0.4, 5.0)) as figure:
@@ -295,7 +295,7 @@ _GOOD, _DARK = 0.95, 0.8
 """AUROC that a change should reach, bold from there; and where the text of a field turns white."""
 
 
-def draw_novelty(study: NoveltyStudy, streams: pd.DataFrame, path: Path) -> None:
+def draw_novelty(study: "NoveltyStudy", streams: "pd.DataFrame", path: Path) -> None:
     """Fields of AUROC, a line for each change: over the frames of a stream at one SNR, and over the SNR for one length.
 
     One row of panels for each score; a sweep of one value is drawn only where there is no other.
@@ -322,7 +322,7 @@ def draw_novelty(study: NoveltyStudy, streams: pd.DataFrame, path: Path) -> None
         figure.suptitle(f"{study.scenario.name}: AUROC of streams, changed against not", fontsize=13)
 
 
-def _draw_fields(axes: Axes, columns: list[list[float]], points: list[tuple[float, int]], score: str) -> None:
+def _draw_fields(axes: "Axes", columns: list[list[float]], points: list[tuple[float, int]], score: str) -> None:
     """A field per change and point. columns: AUROC of all changes, one list per point."""
     axes.imshow([list(line) for line in zip(*columns, strict=True)], cmap="Blues", vmin=0.4, vmax=1.0, aspect="auto")
     for x, column in enumerate(columns):

@@ -1,7 +1,5 @@
 """Every estimator on the same test channels: NMSE with intervals, its gap to a bound, latency and parameters."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -180,13 +178,13 @@ class AccuracyStudy(ChannelStudy):
             "threads": torch.get_num_threads(),
         }
 
-    def tables(self, frame: pd.DataFrame) -> list[Table]:
+    def tables(self, frame: "pd.DataFrame") -> list[Table]:
         return Ranking(self, frame).tables()
 
-    def headline(self, frame: pd.DataFrame) -> str:
+    def headline(self, frame: "pd.DataFrame") -> str:
         return Ranking(self, frame).headline()
 
-    def figures(self, frame: pd.DataFrame, folder: Path) -> list[Figure]:
+    def figures(self, frame: "pd.DataFrame", folder: Path) -> list[Figure]:
         from chanest.plotting.studies import draw_accuracy_against_latency, draw_curves
 
         curves, cost = folder / f"nmse_vs_{self.sweep}.png", folder / "accuracy_vs_latency.png"
@@ -198,7 +196,7 @@ class AccuracyStudy(ChannelStudy):
     def folder(self) -> str:
         return self.scenario.name if self.sweep == "snr" else f"{self.scenario.name}_{self.sweep}"
 
-    def explanation(self, frame: pd.DataFrame) -> str:
+    def explanation(self, frame: "pd.DataFrame") -> str:
         return f"{self.scenario.description}. {Ranking(self, frame).explanation()}"
 
 

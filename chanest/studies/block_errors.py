@@ -1,7 +1,5 @@
 """What the rows of a link say: the SNR that a block error rate takes. For tables and figures alike."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from itertools import pairwise
@@ -25,7 +23,7 @@ TARGET = 0.1
 class BlockErrors:
     """The finished cells of a link: block errors over the SNR by receiver."""
 
-    def __init__(self, study: LinkStudy, frame: pd.DataFrame) -> None:
+    def __init__(self, study: "LinkStudy", frame: "pd.DataFrame") -> None:
         self.study = study
         self.rows = nested(frame, *study.err_var)
         self.snrs = sorted(set(self.rows["snr_db"]))

@@ -1,7 +1,5 @@
 """The commands that run studies, and what all commands read from their arguments. What one needs is imported when it runs."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Sequence
@@ -26,8 +24,8 @@ Channels = Annotated[int, typer.Option("--channels", help="How many test channel
 Seed = Annotated[int, typer.Option("--seed", help="Of the test draws, which no training or calibration has seen.")]
 TrainedOn = Annotated[str | None, typer.Option("--trained-on", help="Take the weights of this scenario.")]
 
-_SWEEPS: tuple[Sweep, ...] = ("pilots", "chains", "bits")
-_ERR_VAR: dict[str, tuple[ErrVar, ...]] = {
+_SWEEPS: "tuple[Sweep, ...]" = ("pilots", "chains", "bits")
+_ERR_VAR: "dict[str, tuple[ErrVar, ...]]" = {
     "estimated": ("estimated",),
     "zero": ("zero",),
     "both": ("estimated", "zero"),
@@ -208,7 +206,7 @@ def parse_snr(text: str) -> tuple[float, ...]:
     return tuple(round(start + step * index, 9) for index in range(count))
 
 
-def parse_sweep(text: str | None) -> tuple[Sweep, tuple[int, ...]]:
+def parse_sweep(text: str | None) -> "tuple[Sweep, tuple[int, ...]]":
     """pilots=8,16 and the like; None is the sweep over the SNR."""
     if text is None:
         return "snr", ()
@@ -226,7 +224,7 @@ def parse_lengths(text: str) -> tuple[int, ...]:
     return tuple(sorted(set(found)))
 
 
-def scenario_of(name: str) -> Scenario:
+def scenario_of(name: str) -> "Scenario":
     """A shipped scenario by name or one of a file, or a ValueError."""
     from chanest.scenario import load_scenario
 
@@ -238,7 +236,7 @@ def _lender(trained_on: str | None) -> str | None:
 
 
 def chosen_estimators(
-    scenario: Scenario, names: str, trained_on: str | None = None
+    scenario: "Scenario", names: str, trained_on: str | None = None
 ) -> tuple[tuple[str, ...], list[str]]:
     """The estimators that were named, or all that can run; and a line on each that cannot."""
     from chanest.estimators import estimator_class
@@ -258,7 +256,7 @@ def _notes(refused: dict[str, str]) -> list[str]:
 
 
 def _run(
-    study: ChannelStudy, output: Path | None, workers: int, scheduler: str | None, restart: bool, hours: float,
+    study: "ChannelStudy", output: Path | None, workers: int, scheduler: str | None, restart: bool, hours: float,
     notes: Sequence[str] = (),
 ) -> None:  # fmt: skip
     from chanest.studies import STUDIES

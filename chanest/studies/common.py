@@ -1,7 +1,5 @@
 """What the studies share: a scenario at some SNRs, estimators from the weights that were planned with, the same test draws."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Iterator
@@ -114,12 +112,12 @@ def level_of(cell: Cell) -> float:
     return float(cast(float, cell["snr_db"]))
 
 
-def values_of(frame: pd.DataFrame, column: str) -> list[float]:
+def values_of(frame: "pd.DataFrame", column: str) -> list[float]:
     """The different numbers of a column, ascending; none where the frame has no such column."""
     return sorted(float(value) for value in set(frame[column])) if column in frame else []
 
 
-def nested(frame: pd.DataFrame, *keys: str) -> pd.DataFrame:
+def nested(frame: "pd.DataFrame", *keys: str) -> "pd.DataFrame":
     """The rows under each of `keys` one below the other: column `key.x` becomes `x`, and `kind` says which key."""
     import pandas as pd
 

@@ -1,7 +1,5 @@
 """Whether variances can be trusted: coverage, calibration error, likelihood and sharpness on fresh test channels."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -88,11 +86,11 @@ class CoverageStudy(ChannelStudy):
                 row[kind] = {**_figures(signal, torch.cat(parts), truth), "interval_90": covered}
         return row
 
-    def variances(self, frame: pd.DataFrame) -> pd.DataFrame:
+    def variances(self, frame: "pd.DataFrame") -> "pd.DataFrame":
         """One line per estimator, SNR and kind of variance."""
         return nested(frame, *KINDS) if len(frame) else frame
 
-    def tables(self, frame: pd.DataFrame) -> list[Table]:
+    def tables(self, frame: "pd.DataFrame") -> list[Table]:
         """A table for each SNR, the likeliest variances first."""
         found, tables = self.variances(frame), []
         shown = tuple(f"{level:.0%}" for level in _SHOWN)
@@ -108,7 +106,7 @@ class CoverageStudy(ChannelStudy):
             tables.append(Table.of(title, heading, lines))
         return tables
 
-    def figures(self, frame: pd.DataFrame, folder: Path) -> list[Figure]:
+    def figures(self, frame: "pd.DataFrame", folder: Path) -> list[Figure]:
         from chanest.plotting.studies import draw_reliability
 
         path = folder / "reliability.png"

@@ -1,7 +1,5 @@
 """BER, BLER and spectral efficiency of coded blocks in Sionna with each estimator in the receiver."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from functools import lru_cache
@@ -102,7 +100,7 @@ class LinkStudy(ChannelStudy, LinkSetup):
             **({} if made is None else made[1]),
         }
 
-    def tables(self, frame: pd.DataFrame) -> list[Table]:
+    def tables(self, frame: "pd.DataFrame") -> list[Table]:
         """The SNR that each receiver needs with its BLER, its BER and spectral efficiency, and what err_var is worth."""
         if not len(frame):
             return []
@@ -111,10 +109,10 @@ class LinkStudy(ChannelStudy, LinkSetup):
         made = [curves.needed_table(), curves.table("BER", "ber"), curves.table(efficiency, "efficiency")]
         return [*made, curves.err_var_table()] if len(self.err_var) == 2 else made
 
-    def headline(self, frame: pd.DataFrame) -> str:
+    def headline(self, frame: "pd.DataFrame") -> str:
         return BlockErrors(self, frame).headline() if len(frame) else ""
 
-    def figures(self, frame: pd.DataFrame, folder: Path) -> list[Figure]:
+    def figures(self, frame: "pd.DataFrame", folder: Path) -> list[Figure]:
         from chanest.plotting.studies import draw_link
 
         path = folder / "bler_vs_snr.png"
@@ -154,7 +152,7 @@ def rates(bit_errors: Sequence[int], bits: int, peak: float) -> Row:
 
 
 @lru_cache(maxsize=1)
-def _link(setup: LinkSetup) -> Link:
+def _link(setup: LinkSetup) -> "Link":
     """Kept from cell to cell: a code takes a second to build."""
     from chanest.link.blocks import Link
 
@@ -162,7 +160,7 @@ def _link(setup: LinkSetup) -> Link:
 
 
 @lru_cache(maxsize=2)
-def _blocks(setup: LinkSetup, seed: int, split: Split, count: int, snr_db: float) -> list[Blocks]:
+def _blocks(setup: LinkSetup, seed: int, split: Split, count: int, snr_db: float) -> "list[Blocks]":
     """The blocks of an SNR, kept for the next receiver."""
     draw, sizes = _link(setup).draw, [(start, min(_BATCH, count - start)) for start in range(0, count, _BATCH)]
     return [draw(size, seed=seed, split=split, start=start, snr_db=snr_db) for start, size in sizes]

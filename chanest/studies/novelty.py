@@ -1,7 +1,5 @@
 """How well is a change noticed, by SNR and number of frames, and how often is there an alarm where nothing has changed?"""
 
-from __future__ import annotations
-
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -112,7 +110,7 @@ class NoveltyStudy(ChannelStudy):
             streams.append(_figures(detector, _cut(white, length), snr, usual))
         return {"streams": streams, **facts}
 
-    def streams(self, frame: pd.DataFrame) -> pd.DataFrame:
+    def streams(self, frame: "pd.DataFrame") -> "pd.DataFrame":
         """One line per score, change, SNR and number of frames."""
         import pandas as pd
 
@@ -132,7 +130,7 @@ class NoveltyStudy(ChannelStudy):
         snr = min(self.snr_db, key=lambda snr: abs(snr - _SNR))
         return snr, min(self.lengths, key=lambda length: abs(length - _STREAM))
 
-    def tables(self, frame: pd.DataFrame) -> list[Table]:
+    def tables(self, frame: "pd.DataFrame") -> list[Table]:
         """AUROC and p-values by frames and by SNR for every score, and the false alarms."""
         streams, tables = self.streams(frame), []
         snr_db, length = self.middle()
@@ -149,7 +147,7 @@ class NoveltyStudy(ChannelStudy):
             tables.append(self._false_alarms(own, score))
         return [table for table in tables if table.lines]
 
-    def _false_alarms(self, own: pd.DataFrame, score: str) -> Table:
+    def _false_alarms(self, own: "pd.DataFrame", score: str) -> Table:
         """Shares of streams from home with an alarm, and twice the standard error that as many have where the level is kept."""
         home, spread = own[own["change"] == HOME], self.level * (1 - self.level)
         text = [
@@ -161,7 +159,7 @@ class NoveltyStudy(ChannelStudy):
         title = f"{score}: false alarms at a level of {self.level:.1%}, and two standard errors"
         return Table.of(title, ("SNR", *map(_frames, sorted(set(home["frames"])))), lines)
 
-    def headline(self, frame: pd.DataFrame) -> str:
+    def headline(self, frame: "pd.DataFrame") -> str:
         """The change that is hardest to notice, and the false alarms."""
         streams, (snr_db, length), said = self.streams(frame), self.middle(), []
         here = streams[(streams["snr_db"] == snr_db) & (streams["frames"] == length)]
@@ -177,7 +175,7 @@ class NoveltyStudy(ChannelStudy):
             said.append(f"{words}.")
         return " ".join(said)
 
-    def figures(self, frame: pd.DataFrame, folder: Path) -> list[Figure]:
+    def figures(self, frame: "pd.DataFrame", folder: Path) -> list[Figure]:
         from chanest.plotting.studies import draw_novelty
 
         if not self.changes:
@@ -234,7 +232,7 @@ def _figures(detector: NoveltyDetector, streams: Tensor, snr_db: float, home: Te
     }
 
 
-def _table(own: pd.DataFrame, points: list[Point], title: str, column: str, form: str) -> Table:
+def _table(own: "pd.DataFrame", points: list[Point], title: str, column: str, form: str) -> Table:
     """A column for the changes of one score: a line per change, a column per point; no lines where it is empty."""
     away = own[(own["change"] != HOME) & bool(own[column].notna().any())]
     wide = away.pivot(index="change", columns=["snr_db", "frames"], values=column)

@@ -1,7 +1,5 @@
 """What the rows of an accuracy study say: who is best, by how much, and at what cost. For tables and figures alike."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Hashable
 from dataclasses import dataclass
@@ -30,8 +28,8 @@ Entry = dict[Hashable, Any]
 class Ranking:
     """The finished cells of an accuracy study, estimators from best to worst, then the bounds."""
 
-    study: AccuracyStudy
-    frame: pd.DataFrame
+    study: "AccuracyStudy"
+    frame: "pd.DataFrame"
 
     @cached_property
     def rows(self) -> dict[tuple[str, Point], Entry]:

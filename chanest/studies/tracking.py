@@ -1,7 +1,5 @@
 """Tracking on test tracks: NMSE snapshot by snapshot, with what earlier snapshots have shown and without, beside the bound."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -95,7 +93,7 @@ class TrackingStudy(ChannelStudy):
         levels, over_all = 10 * torch.log10(error / power), 10 * torch.log10(error.sum() / power.sum())
         return {"nmse_db": [round(level, 3) for level in levels.tolist()], "all_db": round(float(over_all), 3)}
 
-    def tables(self, frame: pd.DataFrame) -> list[Table]:
+    def tables(self, frame: "pd.DataFrame") -> list[Table]:
         """A table for each SNR: snapshots across."""
         tables = []
         heading = ("estimator", *map(str, range(1, self.snapshots + 1)), "all")
@@ -109,7 +107,7 @@ class TrackingStudy(ChannelStudy):
             tables.append(Table.of(title, heading, lines, bounds=int((rows["kind"] == "bound").sum())))
         return tables
 
-    def figures(self, frame: pd.DataFrame, folder: Path) -> list[Figure]:
+    def figures(self, frame: "pd.DataFrame", folder: Path) -> list[Figure]:
         from chanest.plotting.studies import draw_tracking
 
         path = folder / "nmse_by_snapshot.png"

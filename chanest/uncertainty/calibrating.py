@@ -3,8 +3,6 @@
 The variance is the most likely one for e_i ~ CN(0, v_i): a regression of |e|² with a logarithmic link, convex in a, b and c.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from dataclasses import dataclass
@@ -59,7 +57,7 @@ class Draws:
     snr_db: Tensor
     features: dict[FeatureName, Tensor]
 
-    def half(self, number: int) -> Draws:
+    def half(self, number: int) -> "Draws":
         """Every other channel."""
         some = slice(number, None, 2)
         raw = None if self.raw is None else self.raw[some]
@@ -68,7 +66,7 @@ class Draws:
         )
 
 
-def affordable(estimator: ChannelEstimator, problem: ChannelProblem, seconds: float) -> int:
+def affordable(estimator: "ChannelEstimator", problem: "ChannelProblem", seconds: float) -> int:
     """How many channels at each SNR `calibrate` can take in about that time, at most `CHANNELS`; 0 where too few."""
     started = time.perf_counter()
     draw(estimator, problem, (10.0,), _PROBED, SEED)
@@ -78,8 +76,8 @@ def affordable(estimator: ChannelEstimator, problem: ChannelProblem, seconds: fl
 
 
 def calibrate(
-    estimator: ChannelEstimator,
-    problem: ChannelProblem,
+    estimator: "ChannelEstimator",
+    problem: "ChannelProblem",
     *,
     weights: str,
     channels: int = CHANNELS,
@@ -124,8 +122,8 @@ def calibrate(
 
 
 def draw(
-    estimator: ChannelEstimator,
-    problem: ChannelProblem,
+    estimator: "ChannelEstimator",
+    problem: "ChannelProblem",
     snrs: tuple[float, ...],
     channels: int,
     seed: int,

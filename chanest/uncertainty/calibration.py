@@ -5,8 +5,6 @@ poor one, a profile that all channels share; energy is that of ĥ and residual |
 a, b and c are piecewise linear in the SNR in dB and constant beyond the last knots.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path

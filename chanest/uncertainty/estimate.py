@@ -1,7 +1,5 @@
 """How far off an estimate may be: estimates whose variance is worked out when somebody asks for it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cached_property
 

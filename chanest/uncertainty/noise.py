@@ -1,7 +1,5 @@
 """The noise variance where nobody knows it: maximum likelihood under a Gaussian model of the channels."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

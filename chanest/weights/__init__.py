@@ -4,8 +4,6 @@ Files are `{scenario}.{name}.safetensors` and, for variances, `{scenario}.{name}
 come before shipped ones.
 """
 
-from __future__ import annotations
-
 import copy
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Fit estimators and their variances, and write the files that `chanest.weights` finds."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

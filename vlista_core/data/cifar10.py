@@ -7,8 +7,6 @@ A file of the python layout is a pickle, a program for a stack machine that can 
 here calls nothing: an array is kept as the tuple of its parts, and any other instruction or name is refused.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import pickletools

@@ -1,7 +1,5 @@
 """Files from the web and from npm, into memory: nothing is on the disk before it has been verified."""
 
-from __future__ import annotations
-
 import http.client
 import io
 import shutil

@@ -1,7 +1,5 @@
 """Images seen through random matrices: the paper's MNIST and CIFAR-10 problems."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """An image data set: its images in memory, and how its files are found, fetched, verified by SHA-256 and read."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 from collections.abc import Callable, Mapping

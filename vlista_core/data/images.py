@@ -1,7 +1,5 @@
 """Image data sets by name: verified, and fetched when they are first asked for."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

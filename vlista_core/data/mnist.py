@@ -3,8 +3,6 @@
 IDX is two zero bytes, the type, the number of dimensions, each of them as a big-endian int32, then the entries.
 """
 
-from __future__ import annotations
-
 import gzip
 import math
 import struct

@@ -1,7 +1,5 @@
 """Sparse vectors seen through random matrices: the paper's synthetic problem and the standard benchmarks."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -6,8 +6,6 @@ variances multiplied by one factor, the one of a grid with the least calibration
 of the table `mnist`.
 """
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 from statistics import NormalDist
@@ -44,7 +42,7 @@ class Intervals(NamedTuple):
     variance: Tensor
     truth: Tensor
 
-    def scaled(self, factor: float) -> Intervals:
+    def scaled(self, factor: float) -> "Intervals":
         return self._replace(variance=factor * self.variance)
 
 
@@ -86,7 +84,7 @@ class Calibration(ImageExperiment):
             **{key: details[key] for key in ("recipe", "budget") if key in details},
         }
 
-    def tables(self, frame: pd.DataFrame) -> list[Table]:
+    def tables(self, frame: "pd.DataFrame") -> list[Table]:
         found = rows_by(frame, "model")
 
         def line(model: str, form: str) -> list[str]:
@@ -107,7 +105,7 @@ class Calibration(ImageExperiment):
         )
         return [Table.of(title, heading, [line(model, form) for model in self.models for form in _FORMS])]
 
-    def figures(self, frame: pd.DataFrame, folder: Path) -> list[Figure]:
+    def figures(self, frame: "pd.DataFrame", folder: Path) -> list[Figure]:
         if frame.empty:
             return []
         path, found = folder / "calibration.png", rows_by(frame, "model")

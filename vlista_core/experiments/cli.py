@@ -1,7 +1,5 @@
 """The commands: list, run, table, report."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated

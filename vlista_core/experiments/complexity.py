@@ -3,8 +3,6 @@
 The paper's latencies are of an RTX 2080 Ti; ours are of the machine that the provenance describes. Nothing is trained.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
@@ -65,7 +63,7 @@ class Complexity(Experiment):
         own: Row = {"parameters": cost.parameters - prior, "prior_parameters": prior, "macs": cost.macs}
         return {**own, "latency_ms": round(cost.latency_ms, 3), **shared}
 
-    def tables(self, frame: pd.DataFrame) -> list[Table]:
+    def tables(self, frame: "pd.DataFrame") -> list[Table]:
         found = rows_by(frame, "model", "measurements")
 
         def millions(model: str, m: int, key: str) -> str:

@@ -1,7 +1,5 @@
 """Figures of experiments: a curve for each model, a panel for each setting; what the paper prints is hollow and dashed."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """What the paper's experiments share: how cells are named and told on a terminal, rows by their keys, what the paper prints."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import re
@@ -76,7 +74,7 @@ def by_measurements(
     return Table.of(title, ("model", *(f"m = {m}" for m in columns)), lines)
 
 
-def rows_by(frame: pd.DataFrame, *keys: str) -> dict[tuple[Any, ...], dict[Any, Any]]:
+def rows_by(frame: "pd.DataFrame", *keys: str) -> dict[tuple[Any, ...], dict[Any, Any]]:
     """The lines of a frame by some of their columns, each as a dict; empty for an empty frame."""
     return {tuple(line[key] for key in keys): line for line in frame.to_dict("records")}
 

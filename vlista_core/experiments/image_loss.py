@@ -1,7 +1,5 @@
 """How networks on images are trained: from the figure that the tables print and the squared error that the paper minimises."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

@@ -6,8 +6,6 @@ and squared error together (VLISTA, after a start of that kind, from its ELBO), 
 Learned dictionaries start at the scaled principal directions of training images.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable
@@ -63,7 +61,7 @@ class _Whitened(NamedTuple):
     """Whether atoms are learned in units of their norms."""
 
     @classmethod
-    def chosen(cls, problem: ImageProblem) -> _Whitened:
+    def chosen(cls, problem: ImageProblem) -> "_Whitened":
         match problem.data.name, problem.measurements:
             case "mnist", 1 | 10 | 100:
                 return cls(0.0, 4e-4)

@@ -1,7 +1,5 @@
 """The paper's four image tables: SSIM on MNIST and CIFAR-10, with a Φ for each image and with one Φ for all."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -99,7 +97,7 @@ class ImageTable(ImageExperiment):
         found = measure(estimator, problem, seed, self.test_images_bcs if model == "bcs" else self.test_images)
         return {**found, **details, **_time_to_printed(details, compared(self.name, model, m))}
 
-    def tables(self, frame: pd.DataFrame) -> list[Table]:
+    def tables(self, frame: "pd.DataFrame") -> list[Table]:
         found = _summary(frame)
         others = [f"† printed for {STANDS_FOR[model]}" for model in self.models if model in STANDS_FOR]
         note = f" ({', '.join(others)})" if others else ""
@@ -131,7 +129,7 @@ class ImageTable(ImageExperiment):
             for m in sorted(self.measurements)
         ]
 
-    def figures(self, frame: pd.DataFrame, folder: Path) -> list[Figure]:
+    def figures(self, frame: "pd.DataFrame", folder: Path) -> list[Figure]:
         found, columns, path = _summary(frame), sorted(self.measurements), folder / f"{self.name}.png"
         curves = []
         for model in (model for model in self.models if any((model, m) in found for m in columns)):
@@ -151,7 +149,7 @@ class ImageTable(ImageExperiment):
         return self.seeds if m == self.repeated else 1
 
 
-def _summary(frame: pd.DataFrame) -> dict[Any, dict[Any, float]]:
+def _summary(frame: "pd.DataFrame") -> dict[Any, dict[Any, float]]:
     """(model, measurements) -> means over the seeds and their spread."""
     keys, values = ["model", "measurements"], ["ssim", "ssim_error", "test_samples", "budget.seconds"]
     if frame.empty:

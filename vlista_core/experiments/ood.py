@@ -8,8 +8,6 @@ is told from another, AUROC, for several scores. What the paper leaves open and 
 levels; as many images of each kind as are given below; Welch's t-test, which does not suppose equal variances.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from dataclasses import replace
@@ -93,7 +91,7 @@ class OutOfDistribution(ImageExperiment):
                 found[score][noise] = home[score], away[score]
         return {**summarise(found, PAPER[model], seed), **details, "test_samples": 2 * self.images}
 
-    def tables(self, frame: pd.DataFrame) -> list[Table]:
+    def tables(self, frame: "pd.DataFrame") -> list[Table]:
         found, each = rows_by(frame, "model", "seed"), f"{self.images} images of each kind"
 
         def texts(model: str, seed: int, score: str, kind: str) -> list[str]:
@@ -113,7 +111,7 @@ class OutOfDistribution(ImageExperiment):
             tables.append(Table.of(title, ("model and score", *NOISE), lines))
         return tables
 
-    def figures(self, frame: pd.DataFrame, folder: Path) -> list[Figure]:
+    def figures(self, frame: "pd.DataFrame", folder: Path) -> list[Figure]:
         if frame.empty:
             return []
         path, found, places = folder / "ood.png", rows_by(frame, "model", "seed"), np.arange(len(NOISE))

@@ -3,8 +3,6 @@
 Budgets are in steps, so that a figure depends on the seed alone.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass

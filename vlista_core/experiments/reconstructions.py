@@ -3,8 +3,6 @@
 The networks are those of the tables. The pixels are kept in the rows, so that the figures are drawn from these alone.
 """
 
-from __future__ import annotations
-
 import base64
 import itertools
 from functools import partial
@@ -62,7 +60,7 @@ class Reconstructions(ImageExperiment):
             **{key: details[key] for key in ("recipe", "budget") if key in details},
         }
 
-    def tables(self, frame: pd.DataFrame) -> list[Table]:
+    def tables(self, frame: "pd.DataFrame") -> list[Table]:
         found = rows_by(frame, "data", "model", "measurements")
 
         def entry(data: str, model: str, m: int) -> str:
@@ -72,7 +70,7 @@ class Reconstructions(ImageExperiment):
         tables = {data: f"{title}: {words}" for data, title in DATA.items()}
         return [by_measurements(tables[data], self.models, self.measurements, partial(entry, data)) for data in tables]
 
-    def figures(self, frame: pd.DataFrame, folder: Path) -> list[Figure]:
+    def figures(self, frame: "pd.DataFrame", folder: Path) -> list[Figure]:
         found, figures = rows_by(frame, "data", "measurements", "model"), []
         for data, m in itertools.product(DATA, sorted(self.measurements)):
             cells = [found[data, m, model] for model in self.models if (data, m, model) in found]

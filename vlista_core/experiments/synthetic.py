@@ -5,8 +5,6 @@ samples. What it does not give and we chose: n = 256; the numbers of measurement
 draws in place of 3,000 fixed ones; the steps of the recipes, about a minute on one core each; the loss, mean ‖ŝ - s‖/‖s‖.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -143,7 +141,7 @@ class Synthetic(Experiment):
         estimator, details = fit(MODELS[model], partial(build, model), problem, seed, weights)
         return {**measure(estimator, problem, seed, self.test_samples), **details}
 
-    def tables(self, frame: pd.DataFrame) -> list[Table]:
+    def tables(self, frame: "pd.DataFrame") -> list[Table]:
         level = self._levels(frame)
 
         def table(phi: str, words: str) -> Table:
@@ -156,7 +154,7 @@ class Synthetic(Experiment):
 
         return [table(phi, words) for phi, words in _WORDS.items()]
 
-    def figures(self, frame: pd.DataFrame, folder: Path) -> list[Figure]:
+    def figures(self, frame: "pd.DataFrame", folder: Path) -> list[Figure]:
         columns, level, figures = sorted(self.measurements), self._levels(frame), list[Figure]()
 
         def curves(phi: str, points: list[tuple[int, int, int]]) -> list[Curve]:
@@ -184,7 +182,7 @@ class Synthetic(Experiment):
                 figures.append(Figure(f"Quantiles, {words}", caption, path))
         return figures
 
-    def _levels(self, frame: pd.DataFrame) -> Callable[[str, str, int, int], float | None]:
+    def _levels(self, frame: "pd.DataFrame") -> Callable[[str, str, int, int], float | None]:
         """(phi, model, measurements, share) -> that quantile in dB; None where the cell is not there."""
         found = rows_by(frame, "phi", "model", "measurements")
         return lambda phi, model, m, share: found.get((phi, model, m), {}).get(f"quantiles_db.{share}")

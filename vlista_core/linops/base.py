@@ -1,7 +1,5 @@
 """What a linear map is, and what follows from apply and adjoint alone."""
 
-from __future__ import annotations
-
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -66,7 +64,7 @@ class LinearMap(ABC):
             tensor for part in self._parts() for tensor in (part.tensors() if isinstance(part, LinearMap) else (part,))
         )
 
-    def select(self, index: Tensor) -> LinearMap:
+    def select(self, index: Tensor) -> "LinearMap":
         """The map of the chosen samples. index: [k] integer or [batch] bool. A shared map returns itself.
 
         Where `batch` is set, the first dimension of a tensor must be that of the samples; scalars are shared.
@@ -89,7 +87,7 @@ class LinearMap(ABC):
 
         return self._with(change, lambda part: part.cast(dtype))
 
-    def distinct(self) -> tuple[LinearMap, int]:
+    def distinct(self) -> "tuple[LinearMap, int]":
         """The map of the matrices that differ, and how many samples in a row share each: for work on matrices themselves."""
         return self, 1
 
@@ -111,7 +109,7 @@ class LinearMap(ABC):
         blocks = torch.arange(n, device=self.device)[None].split(width, dim=1)
         return torch.cat([torch.linalg.vector_norm(self.columns(block), dim=1) for block in blocks], dim=1)
 
-    def column_norms_after(self, inner: LinearMap) -> Tensor | None:
+    def column_norms_after(self, inner: "LinearMap") -> Tensor | None:
         """Norms of the columns of A ∘ inner where the structure of both gives them cheaply: [batch or 1, atoms], else None."""
         return None
 
@@ -147,13 +145,13 @@ class LinearMap(ABC):
             x = x / torch.linalg.vector_norm(x, dim=1, keepdim=True).clamp_min(torch.finfo(x.real.dtype).tiny)
         return norm
 
-    def __matmul__(self, other: LinearMap) -> LinearMap:
+    def __matmul__(self, other: "LinearMap") -> "LinearMap":
         """Lazy composition: (a @ b).apply(x) = a.apply(b.apply(x))."""
         from vlista_core.linops.composed import compose
 
         return compose(self, other)
 
-    def _parts(self) -> Iterator[Tensor | LinearMap]:
+    def _parts(self) -> "Iterator[Tensor | LinearMap]":
         """The tensors and maps among the fields, in their order."""
         for name in self.__dataclass_fields__:
             value = getattr(self, name)
@@ -161,7 +159,7 @@ class LinearMap(ABC):
                 if isinstance(entry, (Tensor, LinearMap)):
                     yield entry
 
-    def _with(self, change: Callable[[Tensor], Tensor], change_map: Callable[[LinearMap], LinearMap]) -> Self:
+    def _with(self, change: Callable[[Tensor], Tensor], change_map: "Callable[[LinearMap], LinearMap]") -> Self:
         """The same kind of map with every tensor and every map among the fields changed."""
 
         def changed(value: object) -> object:

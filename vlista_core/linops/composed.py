@@ -1,7 +1,5 @@
 """Lazy products of maps."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Maps with a stored matrix, and the identity that needs none."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 

@@ -3,8 +3,6 @@
 W₁, W₂ [m, m] are shared by the layers and start as the identity, where it is ISTA with one step and one threshold per layer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -4,8 +4,6 @@
 place of (ΦΨ_t)ᴴy, which does not fit; this is the update of the text.
 """
 
-from __future__ import annotations
-
 import math
 from itertools import product
 

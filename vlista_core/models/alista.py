@@ -3,8 +3,6 @@
 η^p leaves the largest p_t of the entries unshrunk (support selection of LISTA-CPSS).
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

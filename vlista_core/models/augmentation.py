@@ -6,8 +6,6 @@ how much of this layer's residual the next one remembers: the Onsager term of AM
 layers add up.
 """
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from dataclasses import dataclass

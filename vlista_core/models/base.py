@@ -1,7 +1,5 @@
 """What the unfolded networks share: the Estimator face, the training loss, positive and complex parameters."""
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from typing import Literal

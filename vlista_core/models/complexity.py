@@ -1,7 +1,5 @@
 """What a model costs: parameters, multiply-accumulates of one estimate, measured latency: the paper's complexity tables."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Any reparametrisable family will do: a subclass of `DictionaryDistribution` that
 evaluated. The divergence has a Monte Carlo default; the Gaussian overrides it by its closed form.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
@@ -57,7 +55,7 @@ class DictionaryDistribution(ABC):
     def log_density(self, dictionary: Tensor) -> Tensor:
         """Logarithm of the density, summed over the entries: [batch]."""
 
-    def divergence(self, other: DictionaryDistribution, sample: Tensor) -> Tensor:
+    def divergence(self, other: "DictionaryDistribution", sample: Tensor) -> Tensor:
         """KL(self ‖ other), here estimated from one draw of `self`: [batch]."""
         return self.log_density(sample) - other.log_density(sample)
 

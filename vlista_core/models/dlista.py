@@ -3,8 +3,6 @@
 Φ differs for every sample; the output is s = Ψ_T x_T, tied to the last dictionary, which gives the paper's parameter count.
 """
 
-from __future__ import annotations
-
 import copy
 from abc import abstractmethod
 from collections.abc import Callable

@@ -4,8 +4,6 @@ ALISTA's analytic weights W have the least generalised coherence with A: min ‖
 w_i = (AAᴴ)⁻¹a_i / (a_iᴴ(AAᴴ)⁻¹a_i), one column per atom (Liu et al. 2019).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import torch

@@ -9,8 +9,6 @@ where no sample fails; `tune` gains several dB. W is A⁺ᴴ with its columns sc
 A⁺(y - Ax).
 """
 
-from __future__ import annotations
-
 from itertools import product
 
 import torch

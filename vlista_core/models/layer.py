@@ -5,8 +5,6 @@ Descent then only has to fine-tune. `greedy_layers` takes the best pair of each 
 which suits deep stacks: layers that do their best at once leave false entries that later layers cannot remove.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass

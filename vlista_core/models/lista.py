@@ -5,8 +5,6 @@ these are the 3.15 M parameters that the paper prints. Where Φ is fixed, u = By
 V_1 multiplies x_0 = 0, so there is none.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -3,8 +3,6 @@
 The coupled weights are the ones that a convergent LISTA must have. η^p leaves the largest p_t of the entries unshrunk.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -4,8 +4,6 @@ The cell sees ‖y - Ax‖₁ and ‖Wᴴ(y - Ax)‖₁ as logarithms, because t
 constants that are part of the model. The threshold is given in units of the mean |Wᴴ(y - Ax)|, for the same reason.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

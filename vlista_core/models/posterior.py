@@ -7,8 +7,6 @@ the dictionary and grown by five transposed convolutions to [n, b]. At n = b = 1
 of 1024²: reduce it where that is too much.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

@@ -5,8 +5,6 @@
 Images have no true code, so the likelihood acts on the signal. The prior is not used at inference.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import NamedTuple

@@ -4,8 +4,6 @@ Random measurements of images or channels are anything but equally informative, 
 With R = ΨΨᴴ one whole step from zero, Ψ(L⁻¹ΦΨ)ᴴL⁻¹y = RΦᴴC⁻¹y, is already the linear MMSE estimate.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

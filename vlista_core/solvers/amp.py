@@ -3,8 +3,6 @@
 The Onsager term ⟨η'⟩ is ‖x‖₀ for real codes and Σ(1 - θ/2|u|) over the survivors for complex ones.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """What the classical solvers share: the entry point, the loop that drops converged samples, default parameters."""
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from collections.abc import Callable

@@ -6,8 +6,6 @@ adding, re-estimating and deleting a column are the same rank-one change of C. W
 The posterior is E x = ΓQ, Cov x = Γ - ΓAᴴC⁻¹AΓ. σ² is fixed while iterating.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 The momentum of a sample starts again when it points against its own progress (O'Donoghue & Candès 2015).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -3,8 +3,6 @@
 μ = ‖g_S‖²/‖Ag_S‖² on the current support S; where the support would change, μ shrinks until the step cannot overshoot.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

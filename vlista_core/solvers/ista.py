@@ -1,7 +1,5 @@
 """ISTA (Daubechies et al. 2004; the paper's Eq. 3): x ← η_{γλ}(x + γAᴴ(y - Ax)), A = ΦΨ."""
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 The projection is a Gram–Schmidt factorisation A_S = QR that grows by one column per iteration, orthogonalised twice.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Grid search: the tuning that a classical baseline deserves, on validation draws only."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

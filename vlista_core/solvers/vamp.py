@@ -5,8 +5,6 @@ and the scalar MMSE denoiser of r₁ = x + N(0, 1/γ₁). The LMMSE step uses th
 x₂ = r₂ + AᴴU diag(1/(λ + σ²γ₂)) Uᴴ(y - Ar₂).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -1,7 +1,5 @@
 """What a study is: a frozen configuration, the independent cells of work it comes to, and what is shown of their rows."""
 
-from __future__ import annotations
-
 import re
 from abc import abstractmethod
 from collections.abc import Callable
@@ -76,14 +74,14 @@ class Study(BaseModel):
         """
 
     @abstractmethod
-    def tables(self, frame: pd.DataFrame) -> list[Table]:
+    def tables(self, frame: "pd.DataFrame") -> list[Table]:
         """Tables of the finished cells, the main one first. frame: one line per cell, see `vlista_core.study.frame`."""
 
-    def figures(self, frame: pd.DataFrame, folder: Path) -> list[Figure]:
+    def figures(self, frame: "pd.DataFrame", folder: Path) -> list[Figure]:
         """Pictures of the finished cells, drawn into `folder`; none where there is nothing to draw."""
         return []
 
-    def headline(self, frame: pd.DataFrame) -> str:
+    def headline(self, frame: "pd.DataFrame") -> str:
         """The message in a sentence or two; empty for none."""
         return ""
 
@@ -91,7 +89,7 @@ class Study(BaseModel):
         """The heading of the page or of its section."""
         return self.name
 
-    def explanation(self, frame: pd.DataFrame) -> str:
+    def explanation(self, frame: "pd.DataFrame") -> str:
         """What a reader of the tables must know, for the page."""
         return self.summary
 

@@ -1,7 +1,5 @@
 """What the commands of all studies share: the spelling of their options, the bar, what is printed at the end, exit codes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """How figures are measured: the time of a call, and intervals of 95 % by the bootstrap and by Wilson."""
 
-from __future__ import annotations
-
 import time
 import warnings
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The page of a folder: tables in Markdown, rows as CSV, figures, and one HTML file that holds everything by itself."""
 
-from __future__ import annotations
-
 import base64
 import json
 from collections import Counter
@@ -62,7 +60,7 @@ def write_page(folder: Path | str, registry: Registry, *, title: str | None = No
     return page
 
 
-def markdown(study: Study, frame: pd.DataFrame) -> str:
+def markdown(study: Study, frame: "pd.DataFrame") -> str:
     """The message and the tables of a study, without details."""
     message, tables = study.headline(frame), study.tables(frame)
     parts = [f"{message}\n"] if message else []

@@ -1,7 +1,5 @@
 """Run studies: the cells that are not there yet, each kept as soon as it is done, whatever happens to the others."""
 
-from __future__ import annotations
-
 import json
 import math
 import time
@@ -76,7 +74,7 @@ class Result:
     """Cells that were not started because the time was up."""
 
     @property
-    def frame(self) -> pd.DataFrame:
+    def frame(self) -> "pd.DataFrame":
         return frame(self.records)
 
 

@@ -1,7 +1,5 @@
 """Where independent jobs run beside one another: in processes of this machine, or on a dask.distributed cluster."""
 
-from __future__ import annotations
-
 import multiprocessing
 import signal
 from collections.abc import Callable, Iterable, Iterator

@@ -1,7 +1,5 @@
 """The folder of a study: study.json says what it is, rows.jsonl has one finished cell per line. One writer, many readers."""
 
-from __future__ import annotations
-
 import datetime
 import json
 import os
@@ -51,7 +49,7 @@ class Provenance(BaseModel, frozen=True, extra="forbid"):
     """Digest of the weights file."""
 
     @classmethod
-    def here(cls, cell: Cell, row: Row, seconds: float, packages: Sequence[str] = ()) -> Provenance:
+    def here(cls, cell: Cell, row: Row, seconds: float, packages: Sequence[str] = ()) -> "Provenance":
         """Of a cell that this process has just finished."""
         given = {key: row.get(key, cell.get(key)) for key in ("recipe", "budget", "seed", "weights")}
         cost = {"seconds": round(seconds, 2), "peak_gigabytes": _peak_gigabytes(), "finished": now()}
@@ -85,11 +83,11 @@ class Read(NamedTuple):
     records: list[Record]
 
     @property
-    def frame(self) -> pd.DataFrame:
+    def frame(self) -> "pd.DataFrame":
         return frame(self.records)
 
 
-def frame(records: Iterable[Record]) -> pd.DataFrame:
+def frame(records: Iterable[Record]) -> "pd.DataFrame":
     """One line per record: cell and row flattened with dots (the row wins), then the provenance under `provenance.`."""
     import pandas as pd
 

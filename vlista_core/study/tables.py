@@ -1,7 +1,5 @@
 """Tables of text for the terminal, Markdown and HTML alike, and how figures are written in them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -21,14 +19,14 @@ class Table:
     """A title and a frame of text."""
 
     title: str
-    frame: pd.DataFrame
+    frame: "pd.DataFrame"
     bounds: int = 0
     """Lines at the end that are bounds; where there are some, the first line is the best."""
     detail: bool = False
     """Whether the table is for the page alone, folded."""
 
     @classmethod
-    def of(cls, title: str, heading: Sequence[str], lines: Lines, *, bounds: int = 0, detail: bool = False) -> Table:
+    def of(cls, title: str, heading: Sequence[str], lines: Lines, *, bounds: int = 0, detail: bool = False) -> "Table":
         """A table from its lines."""
         import pandas as pd
 

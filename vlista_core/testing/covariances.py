@@ -1,7 +1,5 @@
 """What every Covariance must satisfy, besides the checks of a LinearMap."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

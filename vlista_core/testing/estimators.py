@@ -1,7 +1,5 @@
 """What every Estimator must satisfy."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What every LinearMap must satisfy."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial

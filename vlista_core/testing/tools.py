@@ -1,7 +1,5 @@
 """What the checks share: draws, comparisons, refusals, and a map that counts what was asked of it."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable

@@ -5,8 +5,6 @@ good state put back. The file is written only right after a validation, so the s
 and a resumed run meets every later failure exactly as the run that was never killed.
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 import time
@@ -71,7 +69,7 @@ class LossModule(nn.Module):
 class Loop:
     """One run of training: tensors and result, and the steps that change them."""
 
-    def __init__(self, plan: Trainer, fabric: Fabric, model: nn.Module, groups: Groups, stream: Stream) -> None:
+    def __init__(self, plan: "Trainer", fabric: "Fabric", model: nn.Module, groups: Groups, stream: Stream) -> None:
         self.plan, self.fabric, self.model, self.stream = plan, fabric, model, stream
         self.result = state.TrainingResult()
         module: nn.Module = LossModule(model)
@@ -210,7 +208,7 @@ class Loop:
         )
 
 
-def rate_factor(schedule: Schedule, progress: float, warmup: float) -> float:
+def rate_factor(schedule: "Schedule", progress: float, warmup: float) -> float:
     """What multiplies every group's learning rate once the share `progress` of the budget is spent.
 
     The rate rises linearly over the share `warmup`, then stays (plateau, constant) or follows half a cosine to zero.
@@ -233,7 +231,7 @@ def plateau(validations: list[float], since: int, patience: int) -> bool:
 
 
 @torch.no_grad()
-def validate(model: nn.Module, batches: Iterable[Batch], metric: Metric | None, fabric: Fabric) -> float:
+def validate(model: nn.Module, batches: Iterable[Batch], metric: "Metric | None", fabric: "Fabric") -> float:
     """The figure over the batches of all processes, in full precision; NaN where it is not finite.
 
     Without a metric it is the NMSE in dB as a ratio of sums, Σ‖ŝ - s‖² / Σ‖s‖².

@@ -1,7 +1,5 @@
 """The state of a run and its result, and the file from which a killed run goes on, in safetensors and JSON."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -65,7 +63,7 @@ class Snapshot:
     optimizer: dict[str, Tensor]
 
     @classmethod
-    def of(cls, model: nn.Module, optimizer: torch.optim.Optimizer) -> Snapshot:
+    def of(cls, model: nn.Module, optimizer: torch.optim.Optimizer) -> "Snapshot":
         moments = {
             f"{index}.{key}": value.detach().clone()
             for index, values in optimizer.state_dict()["state"].items()

@@ -4,8 +4,6 @@ A draw depends on (seed, split, index) alone, so drawing ahead changes no number
 Problem never sees two calls at once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import chain, pairwise
@@ -24,7 +22,7 @@ class Stream:
     """The samples of one process: its share of the `slices` equal slices of every global batch."""
 
     def __init__(
-        self, problem: Problem, plan: Trainer, *, seed: int, slices: int, rank: int = 0, world_size: int = 1
+        self, problem: Problem, plan: "Trainer", *, seed: int, slices: int, rank: int = 0, world_size: int = 1
     ) -> None:
         self.problem, self.plan, self.seed, self.total_slices = problem, plan, seed, slices
         each = slices // world_size

@@ -1,7 +1,5 @@
 """`Trainer`: a frozen configuration, checked when built, and `fit`."""
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Callable, Iterator
@@ -81,7 +79,7 @@ class Trainer:
     """"auto" is "cuda" where there is one and "cpu" elsewhere."""
 
     @model_validator(mode="after")
-    def _check(self) -> Trainer:
+    def _check(self) -> "Trainer":
         budget = {name: getattr(self, name) for name in ("steps", "epochs", "seconds")}
         given = [f"{name}={value}" for name, value in budget.items() if value is not None]
         if len(given) != 1:
@@ -158,7 +156,7 @@ class Trainer:
                 model.eval().to(device)
         return loop.result
 
-    def _fabric(self) -> Fabric:
+    def _fabric(self) -> "Fabric":
         # Imported here because it takes longer than everything else that a program needs before it trains.
         from lightning_fabric import Fabric
         from lightning_fabric.strategies.ddp import DDPStrategy
