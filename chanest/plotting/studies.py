@@ -6,10 +6,11 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pandas as pd
+
 from vlista_core.plotting import DOTTED, MIXED, Look, label_ends, new_figure
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -245,7 +246,7 @@ _BAND = 2.0
 """Points to either side within which intervals count as right: the grey band."""
 
 
-def draw_reliability(study: "CoverageStudy", variances: "pd.DataFrame", path: Path) -> None:
+def draw_reliability(study: "CoverageStudy", variances: pd.DataFrame, path: Path) -> None:
     """Coverage minus level over the level, in points, a panel for each SNR: calibrated variances above, the own below."""
     from chanest.studies.coverage import KINDS, LEVELS
 
@@ -274,7 +275,7 @@ def draw_reliability(study: "CoverageStudy", variances: "pd.DataFrame", path: Pa
         figure.suptitle(f"{study.scenario.name}: {said}", fontsize=13)
 
 
-def draw_tracking(study: "TrackingStudy", frame: "pd.DataFrame", path: Path) -> None:
+def draw_tracking(study: "TrackingStudy", frame: pd.DataFrame, path: Path) -> None:
     """NMSE by snapshot, a panel for each SNR: tracked (solid), each by itself (dotted), and the bound (dashed)."""
     snrs, snapshots = sorted(set(frame["snr_db"])), range(1, study.snapshots + 1)
     with new_figure(path, (4.9 * len(snrs) + 0.4, 5.0)) as figure:
@@ -295,7 +296,7 @@ _GOOD, _DARK = 0.95, 0.8
 """AUROC that a change should reach, bold from there; and where the text of a field turns white."""
 
 
-def draw_novelty(study: "NoveltyStudy", streams: "pd.DataFrame", path: Path) -> None:
+def draw_novelty(study: "NoveltyStudy", streams: pd.DataFrame, path: Path) -> None:
     """Fields of AUROC, a line for each change: over the frames of a stream at one SNR, and over the SNR for one length.
 
     One row of panels for each score; a sweep of one value is drawn only where there is no other.

@@ -5,9 +5,10 @@ import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal, Self, cast
+from typing import ClassVar, Literal, Self, cast
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 from pydantic import PrivateAttr, ValidationError
@@ -24,9 +25,6 @@ from vlista_core.estimate import Estimator
 from vlista_core.problems import check_count
 from vlista_core.study import Cell, Context, Figure, Row, Table
 from vlista_core.study.measuring import milliseconds_of, ratio_interval
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Sweep = Literal["snr", "pilots", "chains", "bits"]
 """What a figure has on its horizontal axis: the SNR, or a setting of the front end at each SNR."""
@@ -178,13 +176,13 @@ class AccuracyStudy(ChannelStudy):
             "threads": torch.get_num_threads(),
         }
 
-    def tables(self, frame: "pd.DataFrame") -> list[Table]:
+    def tables(self, frame: pd.DataFrame) -> list[Table]:
         return Ranking(self, frame).tables()
 
-    def headline(self, frame: "pd.DataFrame") -> str:
+    def headline(self, frame: pd.DataFrame) -> str:
         return Ranking(self, frame).headline()
 
-    def figures(self, frame: "pd.DataFrame", folder: Path) -> list[Figure]:
+    def figures(self, frame: pd.DataFrame, folder: Path) -> list[Figure]:
         from chanest.plotting.studies import draw_accuracy_against_latency, draw_curves
 
         curves, cost = folder / f"nmse_vs_{self.sweep}.png", folder / "accuracy_vs_latency.png"
@@ -196,7 +194,7 @@ class AccuracyStudy(ChannelStudy):
     def folder(self) -> str:
         return self.scenario.name if self.sweep == "snr" else f"{self.scenario.name}_{self.sweep}"
 
-    def explanation(self, frame: "pd.DataFrame") -> str:
+    def explanation(self, frame: pd.DataFrame) -> str:
         return f"{self.scenario.description}. {Ranking(self, frame).explanation()}"
 
 

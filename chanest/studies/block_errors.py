@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+import pandas as pd
+
 from chanest.bounds.genie import GenieAngles
 from chanest.link import BOUNDS, REFERENCES, ErrVar
 from chanest.studies.common import nested
@@ -12,8 +14,6 @@ from vlista_core.study import Table
 from vlista_core.study.tables import decibels, missing, number, signed
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from chanest.studies.link import LinkStudy
 
 TARGET = 0.1
@@ -23,7 +23,7 @@ TARGET = 0.1
 class BlockErrors:
     """The finished cells of a link: block errors over the SNR by receiver."""
 
-    def __init__(self, study: "LinkStudy", frame: "pd.DataFrame") -> None:
+    def __init__(self, study: "LinkStudy", frame: pd.DataFrame) -> None:
         self.study = study
         self.rows = nested(frame, *study.err_var)
         self.snrs = sorted(set(self.rows["snr_db"]))

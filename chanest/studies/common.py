@@ -5,7 +5,9 @@ import math
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import ClassVar, cast
+
+import pandas as pd
 
 from chanest.bases.estimator import ChannelEstimator
 from chanest.problem import ChannelBatch, ChannelProblem
@@ -14,9 +16,6 @@ from chanest.weights import check_usable, find_weights, get_estimator, lender, p
 from vlista_core.files import file_digest
 from vlista_core.problems import check_count
 from vlista_core.study import Cell, Row, Study
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 BATCH = 256
 """Channels that an estimator is given at once."""
@@ -112,15 +111,13 @@ def level_of(cell: Cell) -> float:
     return float(cast(float, cell["snr_db"]))
 
 
-def values_of(frame: "pd.DataFrame", column: str) -> list[float]:
+def values_of(frame: pd.DataFrame, column: str) -> list[float]:
     """The different numbers of a column, ascending; none where the frame has no such column."""
     return sorted(float(value) for value in set(frame[column])) if column in frame else []
 
 
-def nested(frame: "pd.DataFrame", *keys: str) -> "pd.DataFrame":
+def nested(frame: pd.DataFrame, *keys: str) -> pd.DataFrame:
     """The rows under each of `keys` one below the other: column `key.x` becomes `x`, and `kind` says which key."""
-    import pandas as pd
-
     columns, parts = [str(column) for column in frame], []
     shared = [column for column in columns if not column.startswith(tuple(f"{key}." for key in keys))]
     for key in keys:

@@ -1,8 +1,9 @@
 """Whether variances can be trusted: coverage, calibration error, likelihood and sharpness on fresh test channels."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
+import pandas as pd
 import torch
 from torch import Tensor
 
@@ -16,9 +17,6 @@ from vlista_core.metrics import calibration_error, coverage, nmse_db
 from vlista_core.problems import check_count
 from vlista_core.study import Cell, Context, Figure, Row, Table
 from vlista_core.study.tables import decibels, number
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 LEVELS = tuple(round(0.05 * step, 2) for step in range(1, 20))
 KINDS = ("calibrated", "own")
@@ -86,11 +84,11 @@ class CoverageStudy(ChannelStudy):
                 row[kind] = {**_figures(signal, torch.cat(parts), truth), "interval_90": covered}
         return row
 
-    def variances(self, frame: "pd.DataFrame") -> "pd.DataFrame":
+    def variances(self, frame: pd.DataFrame) -> pd.DataFrame:
         """One line per estimator, SNR and kind of variance."""
         return nested(frame, *KINDS) if len(frame) else frame
 
-    def tables(self, frame: "pd.DataFrame") -> list[Table]:
+    def tables(self, frame: pd.DataFrame) -> list[Table]:
         """A table for each SNR, the likeliest variances first."""
         found, tables = self.variances(frame), []
         shown = tuple(f"{level:.0%}" for level in _SHOWN)
@@ -106,7 +104,7 @@ class CoverageStudy(ChannelStudy):
             tables.append(Table.of(title, heading, lines))
         return tables
 
-    def figures(self, frame: "pd.DataFrame", folder: Path) -> list[Figure]:
+    def figures(self, frame: pd.DataFrame, folder: Path) -> list[Figure]:
         from chanest.plotting.studies import draw_reliability
 
         path = folder / "reliability.png"

@@ -6,6 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+import pandas as pd
 import torch
 from torch import Tensor
 
@@ -22,8 +23,6 @@ from vlista_core.study import Cell, Context, Figure, Row, Table
 from vlista_core.study.measuring import wilson
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from chanest.link.blocks import Blocks, Link
 
 _DEVIATIONS = 1.96
@@ -100,7 +99,7 @@ class LinkStudy(ChannelStudy, LinkSetup):
             **({} if made is None else made[1]),
         }
 
-    def tables(self, frame: "pd.DataFrame") -> list[Table]:
+    def tables(self, frame: pd.DataFrame) -> list[Table]:
         """The SNR that each receiver needs with its BLER, its BER and spectral efficiency, and what err_var is worth."""
         if not len(frame):
             return []
@@ -109,10 +108,10 @@ class LinkStudy(ChannelStudy, LinkSetup):
         made = [curves.needed_table(), curves.table("BER", "ber"), curves.table(efficiency, "efficiency")]
         return [*made, curves.err_var_table()] if len(self.err_var) == 2 else made
 
-    def headline(self, frame: "pd.DataFrame") -> str:
+    def headline(self, frame: pd.DataFrame) -> str:
         return BlockErrors(self, frame).headline() if len(frame) else ""
 
-    def figures(self, frame: "pd.DataFrame", folder: Path) -> list[Figure]:
+    def figures(self, frame: pd.DataFrame, folder: Path) -> list[Figure]:
         from chanest.plotting.studies import draw_link
 
         path = folder / "bler_vs_snr.png"

@@ -2,8 +2,9 @@
 
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
+import pandas as pd
 import torch
 from torch import Tensor
 
@@ -17,9 +18,6 @@ from vlista_core.problems import check_count
 from vlista_core.study import Cell, Context, Figure, Row, Table
 from vlista_core.study.tables import number
 from vlista_core.tensorfile import Json
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 HOME = "home"
 """In the place of a change: nothing has changed."""
@@ -110,10 +108,8 @@ class NoveltyStudy(ChannelStudy):
             streams.append(_figures(detector, _cut(white, length), snr, usual))
         return {"streams": streams, **facts}
 
-    def streams(self, frame: "pd.DataFrame") -> "pd.DataFrame":
+    def streams(self, frame: pd.DataFrame) -> pd.DataFrame:
         """One line per score, change, SNR and number of frames."""
-        import pandas as pd
-
         keys = ("score", "change", "snr_db")
         if not len(frame):
             return pd.DataFrame(columns=[*keys, "frames", "streams", "auroc", "median_p", "alarms", "median_t_test"])
@@ -130,7 +126,7 @@ class NoveltyStudy(ChannelStudy):
         snr = min(self.snr_db, key=lambda snr: abs(snr - _SNR))
         return snr, min(self.lengths, key=lambda length: abs(length - _STREAM))
 
-    def tables(self, frame: "pd.DataFrame") -> list[Table]:
+    def tables(self, frame: pd.DataFrame) -> list[Table]:
         """AUROC and p-values by frames and by SNR for every score, and the false alarms."""
         streams, tables = self.streams(frame), []
         snr_db, length = self.middle()
@@ -147,7 +143,7 @@ class NoveltyStudy(ChannelStudy):
             tables.append(self._false_alarms(own, score))
         return [table for table in tables if table.lines]
 
-    def _false_alarms(self, own: "pd.DataFrame", score: str) -> Table:
+    def _false_alarms(self, own: pd.DataFrame, score: str) -> Table:
         """Shares of streams from home with an alarm, and twice the standard error that as many have where the level is kept."""
         home, spread = own[own["change"] == HOME], self.level * (1 - self.level)
         text = [
@@ -159,7 +155,7 @@ class NoveltyStudy(ChannelStudy):
         title = f"{score}: false alarms at a level of {self.level:.1%}, and two standard errors"
         return Table.of(title, ("SNR", *map(_frames, sorted(set(home["frames"])))), lines)
 
-    def headline(self, frame: "pd.DataFrame") -> str:
+    def headline(self, frame: pd.DataFrame) -> str:
         """The change that is hardest to notice, and the false alarms."""
         streams, (snr_db, length), said = self.streams(frame), self.middle(), []
         here = streams[(streams["snr_db"] == snr_db) & (streams["frames"] == length)]
@@ -175,7 +171,7 @@ class NoveltyStudy(ChannelStudy):
             said.append(f"{words}.")
         return " ".join(said)
 
-    def figures(self, frame: "pd.DataFrame", folder: Path) -> list[Figure]:
+    def figures(self, frame: pd.DataFrame, folder: Path) -> list[Figure]:
         from chanest.plotting.studies import draw_novelty
 
         if not self.changes:
@@ -232,7 +228,7 @@ def _figures(detector: NoveltyDetector, streams: Tensor, snr_db: float, home: Te
     }
 
 
-def _table(own: "pd.DataFrame", points: list[Point], title: str, column: str, form: str) -> Table:
+def _table(own: pd.DataFrame, points: list[Point], title: str, column: str, form: str) -> Table:
     """A column for the changes of one score: a line per change, a column per point; no lines where it is empty."""
     away = own[(own["change"] != HOME) & bool(own[column].notna().any())]
     wide = away.pivot(index="change", columns=["snr_db", "frames"], values=column)

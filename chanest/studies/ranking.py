@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+
 from chanest.studies.common import BATCH
 from vlista_core.study import Table
 from vlista_core.study.tables import decibels, milliseconds, missing, number, signed
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from chanest.studies.accuracy import AccuracyStudy
 
 REFERENCE = "genie-angles"
@@ -29,7 +29,7 @@ class Ranking:
     """The finished cells of an accuracy study, estimators from best to worst, then the bounds."""
 
     study: "AccuracyStudy"
-    frame: "pd.DataFrame"
+    frame: pd.DataFrame
 
     @cached_property
     def rows(self) -> dict[tuple[str, Point], Entry]:

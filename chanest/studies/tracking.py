@@ -2,8 +2,9 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
+import pandas as pd
 import torch
 from torch import Tensor
 
@@ -17,9 +18,6 @@ from chanest.weights import get_estimator
 from vlista_core.problems import check_count
 from vlista_core.study import Cell, Context, Figure, Row, Table
 from vlista_core.study.tables import decibels
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _TRACKS_AT_ONCE = 25
 
@@ -93,7 +91,7 @@ class TrackingStudy(ChannelStudy):
         levels, over_all = 10 * torch.log10(error / power), 10 * torch.log10(error.sum() / power.sum())
         return {"nmse_db": [round(level, 3) for level in levels.tolist()], "all_db": round(float(over_all), 3)}
 
-    def tables(self, frame: "pd.DataFrame") -> list[Table]:
+    def tables(self, frame: pd.DataFrame) -> list[Table]:
         """A table for each SNR: snapshots across."""
         tables = []
         heading = ("estimator", *map(str, range(1, self.snapshots + 1)), "all")
@@ -107,7 +105,7 @@ class TrackingStudy(ChannelStudy):
             tables.append(Table.of(title, heading, lines, bounds=int((rows["kind"] == "bound").sum())))
         return tables
 
-    def figures(self, frame: "pd.DataFrame", folder: Path) -> list[Figure]:
+    def figures(self, frame: pd.DataFrame, folder: Path) -> list[Figure]:
         from chanest.plotting.studies import draw_tracking
 
         path = folder / "nmse_by_snapshot.png"

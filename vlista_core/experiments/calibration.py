@@ -9,8 +9,9 @@ of the table `mnist`.
 import itertools
 from pathlib import Path
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
+import pandas as pd
 from torch import Tensor
 
 from vlista_core.draws import Split
@@ -21,9 +22,6 @@ from vlista_core.metrics import calibration_error, coverage
 from vlista_core.plotting import new_figure
 from vlista_core.study import Cell, Context, Figure, Row, Table
 from vlista_core.study.tables import number
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 LEVELS = tuple(range(5, 100, 5))
 """Probabilities of the intervals, in per cent."""
@@ -84,7 +82,7 @@ class Calibration(ImageExperiment):
             **{key: details[key] for key in ("recipe", "budget") if key in details},
         }
 
-    def tables(self, frame: "pd.DataFrame") -> list[Table]:
+    def tables(self, frame: pd.DataFrame) -> list[Table]:
         found = rows_by(frame, "model")
 
         def line(model: str, form: str) -> list[str]:
@@ -105,7 +103,7 @@ class Calibration(ImageExperiment):
         )
         return [Table.of(title, heading, [line(model, form) for model in self.models for form in _FORMS])]
 
-    def figures(self, frame: "pd.DataFrame", folder: Path) -> list[Figure]:
+    def figures(self, frame: pd.DataFrame, folder: Path) -> list[Figure]:
         if frame.empty:
             return []
         path, found = folder / "calibration.png", rows_by(frame, "model")

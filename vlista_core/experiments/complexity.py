@@ -5,8 +5,9 @@ The paper's latencies are of an RTX 2080 Ti; ours are of the machine that the pr
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
+import pandas as pd
 import torch
 
 from vlista_core.dictionaries import LearnedDictionary
@@ -18,9 +19,6 @@ from vlista_core.solvers import ISTA
 from vlista_core.study import Cell, Context, Row, Table
 from vlista_core.study.measuring import milliseconds_of
 from vlista_core.study.tables import milliseconds, number
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 LENGTH, LAYERS, BATCH = 1024, 3, 32
 ISTA_ITERATIONS = 100
@@ -63,7 +61,7 @@ class Complexity(Experiment):
         own: Row = {"parameters": cost.parameters - prior, "prior_parameters": prior, "macs": cost.macs}
         return {**own, "latency_ms": round(cost.latency_ms, 3), **shared}
 
-    def tables(self, frame: "pd.DataFrame") -> list[Table]:
+    def tables(self, frame: pd.DataFrame) -> list[Table]:
         found = rows_by(frame, "model", "measurements")
 
         def millions(model: str, m: int, key: str) -> str:

@@ -7,16 +7,14 @@ from collections.abc import Callable, Iterable
 from functools import cache, reduce
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
+import pandas as pd
 from pydantic import Field
 
 from vlista_core.study import Cell, Row, Study, Table
 from vlista_core.study.tables import decibels
 from vlista_core.tensorfile import Json
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 STANDS_FOR = {"a-dlista-adaptive": "a-dlista"}
 """Models of ours that the paper does not have -> the model of the paper whose figure is shown beside them, marked."""
@@ -74,7 +72,7 @@ def by_measurements(
     return Table.of(title, ("model", *(f"m = {m}" for m in columns)), lines)
 
 
-def rows_by(frame: "pd.DataFrame", *keys: str) -> dict[tuple[Any, ...], dict[Any, Any]]:
+def rows_by(frame: pd.DataFrame, *keys: str) -> dict[tuple[Any, ...], dict[Any, Any]]:
     """The lines of a frame by some of their columns, each as a dict; empty for an empty frame."""
     return {tuple(line[key] for key in keys): line for line in frame.to_dict("records")}
 

@@ -2,8 +2,9 @@
 
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
+import pandas as pd
 from torch import Tensor
 
 from vlista_core.data.image_problem import ImageProblem
@@ -26,9 +27,6 @@ from vlista_core.models import VLISTA
 from vlista_core.problems import Batch
 from vlista_core.study import Cell, Context, Figure, Row, Table
 from vlista_core.study.tables import number, signed
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _WITH_ERROR = "{:.3f} ± {:.3f}"
 images_of = cache(load_images)
@@ -97,7 +95,7 @@ class ImageTable(ImageExperiment):
         found = measure(estimator, problem, seed, self.test_images_bcs if model == "bcs" else self.test_images)
         return {**found, **details, **_time_to_printed(details, compared(self.name, model, m))}
 
-    def tables(self, frame: "pd.DataFrame") -> list[Table]:
+    def tables(self, frame: pd.DataFrame) -> list[Table]:
         found = _summary(frame)
         others = [f"† printed for {STANDS_FOR[model]}" for model in self.models if model in STANDS_FOR]
         note = f" ({', '.join(others)})" if others else ""
@@ -129,7 +127,7 @@ class ImageTable(ImageExperiment):
             for m in sorted(self.measurements)
         ]
 
-    def figures(self, frame: "pd.DataFrame", folder: Path) -> list[Figure]:
+    def figures(self, frame: pd.DataFrame, folder: Path) -> list[Figure]:
         found, columns, path = _summary(frame), sorted(self.measurements), folder / f"{self.name}.png"
         curves = []
         for model in (model for model in self.models if any((model, m) in found for m in columns)):
@@ -149,7 +147,7 @@ class ImageTable(ImageExperiment):
         return self.seeds if m == self.repeated else 1
 
 
-def _summary(frame: "pd.DataFrame") -> dict[Any, dict[Any, float]]:
+def _summary(frame: pd.DataFrame) -> dict[Any, dict[Any, float]]:
     """(model, measurements) -> means over the seeds and their spread."""
     keys, values = ["model", "measurements"], ["ssim", "ssim_error", "test_samples", "budget.seconds"]
     if frame.empty:

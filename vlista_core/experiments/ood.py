@@ -12,9 +12,10 @@ import itertools
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+import pandas as pd
 import torch
 from scipy import stats
 from torch import Tensor
@@ -29,9 +30,6 @@ from vlista_core.plotting import new_figure
 from vlista_core.problems import Batch
 from vlista_core.study import Cell, Context, Figure, Row, Table
 from vlista_core.study.tables import number
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 DIGITS = {0: (0, 3, 7), 1: (1, 4, 9), 2: (2, 5, 8)}
 """Digits that the network sees, by seed. Training and procedure were settled with the first; the others repeat the test."""
@@ -91,7 +89,7 @@ class OutOfDistribution(ImageExperiment):
                 found[score][noise] = home[score], away[score]
         return {**summarise(found, PAPER[model], seed), **details, "test_samples": 2 * self.images}
 
-    def tables(self, frame: "pd.DataFrame") -> list[Table]:
+    def tables(self, frame: pd.DataFrame) -> list[Table]:
         found, each = rows_by(frame, "model", "seed"), f"{self.images} images of each kind"
 
         def texts(model: str, seed: int, score: str, kind: str) -> list[str]:
@@ -111,7 +109,7 @@ class OutOfDistribution(ImageExperiment):
             tables.append(Table.of(title, ("model and score", *NOISE), lines))
         return tables
 
-    def figures(self, frame: "pd.DataFrame", folder: Path) -> list[Figure]:
+    def figures(self, frame: pd.DataFrame, folder: Path) -> list[Figure]:
         if frame.empty:
             return []
         path, found, places = folder / "ood.png", rows_by(frame, "model", "seed"), np.arange(len(NOISE))

@@ -7,9 +7,10 @@ import base64
 import itertools
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
@@ -19,9 +20,6 @@ from vlista_core.metrics import ssim
 from vlista_core.plotting import new_figure
 from vlista_core.study import Cell, Context, Figure, Row, Table
 from vlista_core.study.tables import number
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 DATA = {"mnist": "MNIST", "cifar10": "CIFAR-10"}
 
@@ -60,7 +58,7 @@ class Reconstructions(ImageExperiment):
             **{key: details[key] for key in ("recipe", "budget") if key in details},
         }
 
-    def tables(self, frame: "pd.DataFrame") -> list[Table]:
+    def tables(self, frame: pd.DataFrame) -> list[Table]:
         found = rows_by(frame, "data", "model", "measurements")
 
         def entry(data: str, model: str, m: int) -> str:
@@ -70,7 +68,7 @@ class Reconstructions(ImageExperiment):
         tables = {data: f"{title}: {words}" for data, title in DATA.items()}
         return [by_measurements(tables[data], self.models, self.measurements, partial(entry, data)) for data in tables]
 
-    def figures(self, frame: "pd.DataFrame", folder: Path) -> list[Figure]:
+    def figures(self, frame: pd.DataFrame, folder: Path) -> list[Figure]:
         found, figures = rows_by(frame, "data", "measurements", "model"), []
         for data, m in itertools.product(DATA, sorted(self.measurements)):
             cells = [found[data, m, model] for model in self.models if (data, m, model) in found]

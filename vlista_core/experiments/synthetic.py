@@ -8,8 +8,9 @@ draws in place of 3,000 fixed ones; the steps of the recipes, about a minute on 
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
+import pandas as pd
 import torch
 
 from vlista_core.data.synthetic import SyntheticProblem
@@ -25,9 +26,6 @@ from vlista_core.problems import Problem
 from vlista_core.solvers import BCS, FISTA, ISTA, Solver, select_hyperparameters
 from vlista_core.study import Cell, Context, Figure, Row, Table
 from vlista_core.study.tables import decibels
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 LAYERS = 3
 AVERAGED = 64
@@ -141,7 +139,7 @@ class Synthetic(Experiment):
         estimator, details = fit(MODELS[model], partial(build, model), problem, seed, weights)
         return {**measure(estimator, problem, seed, self.test_samples), **details}
 
-    def tables(self, frame: "pd.DataFrame") -> list[Table]:
+    def tables(self, frame: pd.DataFrame) -> list[Table]:
         level = self._levels(frame)
 
         def table(phi: str, words: str) -> Table:
@@ -154,7 +152,7 @@ class Synthetic(Experiment):
 
         return [table(phi, words) for phi, words in _WORDS.items()]
 
-    def figures(self, frame: "pd.DataFrame", folder: Path) -> list[Figure]:
+    def figures(self, frame: pd.DataFrame, folder: Path) -> list[Figure]:
         columns, level, figures = sorted(self.measurements), self._levels(frame), list[Figure]()
 
         def curves(phi: str, points: list[tuple[int, int, int]]) -> list[Curve]:
@@ -182,7 +180,7 @@ class Synthetic(Experiment):
                 figures.append(Figure(f"Quantiles, {words}", caption, path))
         return figures
 
-    def _levels(self, frame: "pd.DataFrame") -> Callable[[str, str, int, int], float | None]:
+    def _levels(self, frame: pd.DataFrame) -> Callable[[str, str, int, int], float | None]:
         """(phi, model, measurements, share) -> that quantile in dB; None where the cell is not there."""
         found = rows_by(frame, "phi", "model", "measurements")
         return lambda phi, model, m, share: found.get((phi, model, m), {}).get(f"quantiles_db.{share}")

@@ -5,15 +5,13 @@ from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, cast
+from typing import ClassVar, NamedTuple, cast
 
+import pandas as pd
 from pydantic import BaseModel, ConfigDict
 
 from vlista_core.study.tables import Table
 from vlista_core.tensorfile import Json
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Cell = dict[str, Json]
 """One independent piece of work: everything its figures depend on (names, settings, seed, digest of the weights)."""
@@ -74,14 +72,14 @@ class Study(BaseModel):
         """
 
     @abstractmethod
-    def tables(self, frame: "pd.DataFrame") -> list[Table]:
+    def tables(self, frame: pd.DataFrame) -> list[Table]:
         """Tables of the finished cells, the main one first. frame: one line per cell, see `vlista_core.study.frame`."""
 
-    def figures(self, frame: "pd.DataFrame", folder: Path) -> list[Figure]:
+    def figures(self, frame: pd.DataFrame, folder: Path) -> list[Figure]:
         """Pictures of the finished cells, drawn into `folder`; none where there is nothing to draw."""
         return []
 
-    def headline(self, frame: "pd.DataFrame") -> str:
+    def headline(self, frame: pd.DataFrame) -> str:
         """The message in a sentence or two; empty for none."""
         return ""
 
@@ -89,7 +87,7 @@ class Study(BaseModel):
         """The heading of the page or of its section."""
         return self.name
 
-    def explanation(self, frame: "pd.DataFrame") -> str:
+    def explanation(self, frame: pd.DataFrame) -> str:
         """What a reader of the tables must know, for the page."""
         return self.summary
 

@@ -5,16 +5,14 @@ import json
 from collections import Counter
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from vlista_core.files import replacing, write_text
 from vlista_core.study.base import Figure, Study
 from vlista_core.study.store import Provenance, Read, Registry, holds_study, read_study
 from vlista_core.study.tables import Table
 from vlista_core.tensorfile import Json
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _STYLE = """
 :root { color-scheme: light dark; }
@@ -60,7 +58,7 @@ def write_page(folder: Path | str, registry: Registry, *, title: str | None = No
     return page
 
 
-def markdown(study: Study, frame: "pd.DataFrame") -> str:
+def markdown(study: Study, frame: pd.DataFrame) -> str:
     """The message and the tables of a study, without details."""
     message, tables = study.headline(frame), study.tables(frame)
     parts = [f"{message}\n"] if message else []

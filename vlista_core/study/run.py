@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
+import pandas as pd
 import torch
 from pydantic import ValidationError
 
@@ -19,9 +20,6 @@ from vlista_core.progress import listening
 from vlista_core.study.base import Cell, Context, Study, silent
 from vlista_core.study.spread import connect, run_in_processes, run_on_cluster
 from vlista_core.study.store import Provenance, Record, Store, frame, holds_study
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _FAULTS = (ArithmeticError, LookupError, MemoryError, OSError, RuntimeError, TypeError, ValueError)
 """What may end one cell without ending the others."""
@@ -74,7 +72,7 @@ class Result:
     """Cells that were not started because the time was up."""
 
     @property
-    def frame(self) -> "pd.DataFrame":
+    def frame(self) -> pd.DataFrame:
         return frame(self.records)
 
 

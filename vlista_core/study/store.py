@@ -11,8 +11,9 @@ from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import NamedTuple, cast
 
+import pandas as pd
 import torch
 from filelock import FileLock, Timeout
 from pydantic import BaseModel, JsonValue, ValidationError
@@ -20,9 +21,6 @@ from pydantic import BaseModel, JsonValue, ValidationError
 from vlista_core.files import check_folder, replacing, versions, write_json
 from vlista_core.study.base import Cell, Row, Study
 from vlista_core.tensorfile import Json
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Registry = Mapping[str, str]
 """Name of a study -> "module:attribute" of its class. What a file names is looked up here and nowhere else."""
@@ -83,14 +81,12 @@ class Read(NamedTuple):
     records: list[Record]
 
     @property
-    def frame(self) -> "pd.DataFrame":
+    def frame(self) -> pd.DataFrame:
         return frame(self.records)
 
 
-def frame(records: Iterable[Record]) -> "pd.DataFrame":
+def frame(records: Iterable[Record]) -> pd.DataFrame:
     """One line per record: cell and row flattened with dots (the row wins), then the provenance under `provenance.`."""
-    import pandas as pd
-
     flat = [{**each.cell, **each.row, "provenance": each.provenance.model_dump(mode="json")} for each in records]
     return pd.json_normalize(flat)
 

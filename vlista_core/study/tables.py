@@ -3,13 +3,10 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING
 
+import pandas as pd
 from rich.console import Console
 from rich.table import Table as RichTable
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Lines = Iterable[Sequence[str]]
 
@@ -19,7 +16,7 @@ class Table:
     """A title and a frame of text."""
 
     title: str
-    frame: "pd.DataFrame"
+    frame: pd.DataFrame
     bounds: int = 0
     """Lines at the end that are bounds; where there are some, the first line is the best."""
     detail: bool = False
@@ -28,8 +25,6 @@ class Table:
     @classmethod
     def of(cls, title: str, heading: Sequence[str], lines: Lines, *, bounds: int = 0, detail: bool = False) -> "Table":
         """A table from its lines."""
-        import pandas as pd
-
         frame = pd.DataFrame([list(line) for line in lines], columns=list(heading), dtype=object)
         return cls(title, frame, bounds, detail)
 
