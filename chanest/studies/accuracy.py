@@ -25,6 +25,7 @@ from vlista_core.estimate import Estimator
 from vlista_core.problems import check_count
 from vlista_core.study import Cell, Context, Figure, Row, Table
 from vlista_core.study.measuring import milliseconds_of, ratio_interval
+from vlista_core.validation import sentence
 
 Sweep = Literal["snr", "pilots", "chains", "bits"]
 """What a figure has on its horizontal axis: the SNR, or a setting of the front end at each SNR."""
@@ -92,8 +93,7 @@ class AccuracyStudy(ChannelStudy):
         try:
             return Scenario.model_validate(content)
         except ValidationError as error:
-            said = error.errors()[0]["msg"].removeprefix("Value error, ")
-            raise ValueError(f"{self.sweep}={value:g} does not suit {self.scenario.name}: {said}") from None
+            raise ValueError(f"{self.sweep}={value:g} does not suit {self.scenario.name}: {sentence(error)}") from None
 
     def points(self, snr_db: float | None = None) -> list[tuple[float, float]]:
         """(value, SNR) of every point of the sweep, or of those at one SNR, in the order of work."""

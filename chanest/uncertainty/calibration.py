@@ -18,6 +18,7 @@ from chanest.uncertainty.estimate import independent
 from vlista_core.estimate import Estimate, Measurement
 from vlista_core.files import write_text
 from vlista_core.linops import LinearMap
+from vlista_core.validation import sentence
 
 LEAST_ENERGY, LEAST_RESIDUAL = 1e-3, 1e-2
 """Added before the logarithm: less than this tells nothing."""
@@ -152,12 +153,8 @@ class Calibration(VarianceModel):
         try:
             return cls.model_validate_json(path.read_bytes())
         except ValidationError as fault:
-            first = fault.errors()[0]
-            key = ".".join(str(part) for part in first["loc"])
-            what = f"{key}: {first['msg']}" if key else first["msg"]
-            raise ValueError(
-                f"{path} is no calibration of this version of chanest ({what}); fit it again with: chanest calibrate"
-            ) from None
+            said = f"{path} is no calibration of this version of chanest ({sentence(fault)})"
+            raise ValueError(f"{said}; fit it again with: chanest calibrate") from None
 
 
 def snr_db(noise_var: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ from pydantic import BaseModel, JsonValue, ValidationError
 from vlista_core.files import check_folder, replacing, versions, write_json
 from vlista_core.study.base import Cell, Row, Study
 from vlista_core.tensorfile import Json
+from vlista_core.validation import sentence
 
 Registry = Mapping[str, str]
 """Name of a study -> "module:attribute" of its class. What a file names is looked up here and nowhere else."""
@@ -106,7 +107,7 @@ def read_study(folder: Path | str, registry: Registry) -> Read:
     try:
         study = study_class(about.study, registry).model_validate_json(json.dumps(about.configuration))
     except ValidationError as fault:
-        raise ValueError(f"{folder / _ABOUT} is of another version: {_words(fault)}") from None
+        raise ValueError(f"{folder / _ABOUT} is of another version: {sentence(fault)}") from None
     latest = store.latest(study)
     return Read(study, about, [latest[name] for name in about.cells if name in latest])
 
@@ -145,7 +146,7 @@ class Store:
         try:
             return About.model_validate_json(path.read_bytes())
         except ValidationError as fault:
-            raise ValueError(f"{path} is not the file of a study: {_words(fault)}") from None
+            raise ValueError(f"{path} is not the file of a study: {sentence(fault)}") from None
 
     def latest(self, study: Study) -> dict[str, Record]:
         """The last record of each cell by the name of the cell, or a ValueError that names the file and the line.
@@ -159,7 +160,7 @@ class Store:
                 record = Record.model_validate_json(line)
                 found[study.cell_id(record.cell)] = record
             except ValidationError as fault:
-                raise ValueError(f"{self.rows}, line {number} is damaged: {_words(fault)}") from None
+                raise ValueError(f"{self.rows}, line {number} is damaged: {sentence(fault)}") from None
             except (LookupError, TypeError) as fault:
                 raise ValueError(f"{self.rows}, line {number} is of another version: its cell has no {fault}") from None
         return found
@@ -188,14 +189,6 @@ class Store:
 
 def _line(record: Record) -> bytes:
     return json.dumps(record.model_dump(mode="json"), ensure_ascii=False, allow_nan=False).encode() + b"\n"
-
-
-def _words(fault: ValidationError) -> str:
-    """The first complaint of pydantic in a few words."""
-    first = fault.errors()[0]
-    place = ".".join(str(part) for part in first["loc"])
-    said = first["msg"].removeprefix("Value error, ")
-    return f"{place}: {said}" if place else said
 
 
 def now() -> str:

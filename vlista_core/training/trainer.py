@@ -22,6 +22,7 @@ from vlista_core.tensorfile import Json
 from vlista_core.training.loop import Loop, parameter_groups
 from vlista_core.training.state import TrainingResult
 from vlista_core.training.stream import Stream
+from vlista_core.validation import refused_in_a_sentence
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -31,6 +32,7 @@ Metric = Callable[[Tensor, Batch], float]
 """(estimated signal [batch, n], the batch) -> a figure to be minimised, averaged over the samples."""
 
 
+@refused_in_a_sentence
 @dataclass(frozen=True, config=ConfigDict(strict=True, allow_inf_nan=False))
 class Trainer:
     """How to train: Adam on batches of a Problem, within a budget of steps, epochs or seconds (give exactly one).
