@@ -21,7 +21,7 @@ def sentence(fault: ValidationError) -> str:
 
 def refused_in_a_sentence(cls: Class) -> Class:
     """Class decorator: what pydantic refuses when an instance is built is a ValueError of one sentence."""
-    build = cls.__init__
+    build = vars(cls)["__init__"]
 
     @functools.wraps(build)
     def checked(self: object, *args: object, **kwargs: object) -> None:
@@ -30,5 +30,5 @@ def refused_in_a_sentence(cls: Class) -> Class:
         except ValidationError as fault:
             raise ValueError(sentence(fault)) from None
 
-    cls.__init__ = checked
+    type.__setattr__(cls, "__init__", checked)
     return cls
