@@ -21,6 +21,7 @@ from vlista_core.linalg import cholesky
 from vlista_core.linops import DenseMap, LinearMap
 from vlista_core.prox import squared_modulus
 
+_LEAST_PIVOT, _MOST_DOUBLINGS = 0.7, 16
 _LEAST_SHARE = 1e-2
 """Least variance of an entry, as a share of the mean over its sample: what lies below is rounding of an R that a file
 stores in half precision and that need not be definite."""
@@ -267,7 +268,24 @@ def condition(
         gram = _with_noise(prior.gram_seen(measured.phi), measured.noise_var, floor)
         return LowRankPosterior(prior, measured, cholesky(gram), probes)
     total = _with_noise(prior.seen(measured.phi), measured.noise_var, floor)
-    return Posterior(prior, measured, cholesky(total), probes)
+    return Posterior(prior, measured, _definite(total, measured.noise_var), probes)
+
+
+def _definite(total: Tensor, noise_var: Tensor) -> Tensor:
+    """The Cholesky factor of C = ΦRΦᴴ + σ²I, for an R that rounding may have made slightly negative.
+
+    Where R has no negative eigenvalue every pivot of C is at least σ². A smaller one shows that R has, and that C may be all
+    but singular: such a sample gets the least multiple 1, 3, 7, … of σ² on its diagonal that leaves no such pivot.
+    """
+    factor, noise = cholesky(total), noise_var[: len(total)]
+    for _ in range(_MOST_DOUBLINGS):
+        poor = factor.diagonal(dim1=1, dim2=2).real.amin(1).square() < _LEAST_PIVOT * noise
+        if poor.is_meta or not bool(poor.any()):
+            break
+        total = total + torch.diag_embed((poor * noise)[:, None].expand(-1, total.shape[1])).to(total.dtype)
+        noise = torch.where(poor, 2 * noise, noise)
+        factor = factor.index_put((poor,), cholesky(total[poor]))
+    return factor
 
 
 def _with_noise(seen: Tensor, noise_var: Tensor, floor: float) -> Tensor:
