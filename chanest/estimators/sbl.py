@@ -23,6 +23,8 @@ from vlista_core.gaussian import condition
 from vlista_core.linops import DenseMap
 
 _LEAST_NOISE = 1e-5
+_DEAD = 1e-5
+"""An atom whose s_j is that share of the largest lies outside what the beams see: s_j is rounding, and y says nothing of it."""
 
 
 class SBL(GridEstimator):
@@ -65,7 +67,8 @@ class SBL(GridEstimator):
             now = condition(prior, scaled)
             quality = dictionary.adjoint(now.gradient).abs().square()
             sparsity = prior.quadratic_forms(phi.matrix.mH @ now.precision @ phi.matrix)
-            variances = prior.atoms * quality / sparsity.clamp_min(torch.finfo(sparsity.dtype).tiny)
+            dead = sparsity <= _DEAD * sparsity.amax(1, keepdim=True)
+            variances = prior.atoms * torch.where(dead, 0.0, quality / torch.where(dead, 1.0, sparsity))
             prior = replace(prior, atoms=self.coupled(variances))
         last = condition(prior, scaled)
         code = unit.sqrt()[:, None] * prior.atoms * dictionary.adjoint(last.gradient)
