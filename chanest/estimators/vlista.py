@@ -24,8 +24,10 @@ class VLISTAEstimator(UnfoldedEstimator):
     name = "vlista"
     summary = "VLISTA: a posterior over each measurement's dictionary; gives a variance and samples where asked"
     half_precision = True
+    scale_free = True
     begins_with = "a-dlista-adaptive"
-    _begun: AdaptiveADLISTAEstimator | None = None
+    _begun: tuple[AdaptiveADLISTAEstimator, ...] = ()
+    """What `begin_with` was given; in a tuple, so that it is no part of this module."""
     batch_size = 48
     learning_rate = 1e-3
     scalar_rate = 3e-3
@@ -36,12 +38,13 @@ class VLISTAEstimator(UnfoldedEstimator):
 
     def begin_with(self, other: ChannelEstimator) -> None:
         if isinstance(other, AdaptiveADLISTAEstimator) and other.configuration() == self._plain().configuration():
-            self._begun = other
+            self._begun = (other,)
 
     def start(self, problem: ChannelProblem, draws: PooledDraws, plan: Fit) -> str:
         """From `a-dlista-adaptive`: the one that was given where it fits, else one trained with half of the budget."""
-        plain, words = self._begun, f"weights of {self.begins_with}"
-        if plain is None:
+        if self._begun:
+            plain, words = self._begun[0], f"weights of {self.begins_with}"
+        else:
             plain, words = self._plain(), f"{self.begins_with} with half of the budget"
             plain.fit(problem, plan.part(0.5))
         self.network.load_state_dict(plain.network.state_dict(), strict=False)
@@ -71,7 +74,7 @@ class VLISTAEstimator(UnfoldedEstimator):
         """
         if n_samples == 0:
             return super().estimate(y, phi, noise_var)
-        measured = self.checked(y, phi, noise_var)
+        measured = self.within_training(self.checked(y, phi, noise_var))
         with torch.no_grad():
             found = cast(KroneckerVLISTA, self.network).sampled(measured, n_samples=n_samples, seed=seed)
         return ChannelEstimate(found, partial(of_samples, cast(Tensor, found.samples)))
