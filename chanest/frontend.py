@@ -60,6 +60,11 @@ class BeamformingMap(LinearMap):
         weights = torch.linalg.solve_triangular(self.factor.mH, self.weights, upper=True, left=False)
         return replace(self, weights=weights, whiten=True)
 
+    def first_pilots(self, count: int) -> "BeamformingMap":
+        """What the first `count` pilots measure."""
+        weights, factor = (None if each is None else each[:, :count] for each in (self.weights, self.factor))
+        return replace(self, transmit=self.transmit[:, :, :count], weights=weights, factor=factor)
+
     def one_subcarrier(self) -> "BeamformingMap":
         """Φ₁ of Φ = I_S ⊗ Φ₁: what the beams measure of each subcarrier."""
         return replace(self, subcarriers=1)

@@ -1,5 +1,6 @@
 """From a scenario to samples: y = Φ vec(H) + n with fresh beams, noise and channel for every sample."""
 
+import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -57,6 +58,15 @@ class ChannelProblem(Problem):
         files = tuple(cached_channels(self.scenario.data_set(split)) for split in splits)
         return ChannelProblem(self.scenario, backend=self.source.backend, stored=(*self.stored, *files))
 
+    def with_pilots(self, count: int) -> "ChannelProblem":
+        """The same channels measured with another number of pilots, at most as many as there are beams of a DFT codebook."""
+        front = self.scenario.frontend
+        most = self.arrays[1].ports if front.beams == "dft" else count
+        front = front.model_copy(update={"pilots": min(count, most)})
+        changed = copy.copy(self)
+        changed.scenario = self.scenario.model_copy(update={"frontend": front})
+        return changed
+
     @property
     def arrays(self) -> tuple[Array, Array]:
         """Receive and transmit array."""
@@ -100,6 +110,13 @@ class ChannelProblem(Problem):
         held: tuple[Tensor | None, Tensor | None] = (weights, factor) if frontend.chains else (None, None)
         phi = BeamformingMap(transmit, *held, self.source.rx.ports, frontend.whiten, self.subcarriers)
         return ChannelBatch(signal, y, phi, noise_var, rays=Rays(*rays))
+
+    def beams(self, count: int, *, seed: int, split: Split = "test", start: int = 0) -> BeamformingMap:
+        """Φ of the same samples."""
+        phi = self.sample(count, seed=seed, split=split, start=start).phi
+        if not isinstance(phi, BeamformingMap):
+            raise TypeError(f"a scenario measures through a BeamformingMap, got {type(phi).__name__}")
+        return phi
 
     def channels(self, count: int, *, seed: int, split: Split = "test", start: int = 0) -> Tensor:
         """vec(H) of the same samples without beams and noise: [count, n]."""

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -11,13 +12,14 @@ from chanest.fit import Clock, Fit
 from chanest.frontend import BeamformingMap
 from chanest.problem import ChannelProblem
 from vlista_core.draws import Split, sample_generators
-from vlista_core.linops import LinearMap
 from vlista_core.problems import Batch, Problem
 
 _BEAMS, _BLOCK = 2048, 500
 _LEAST_CHANNELS = 128
 _MOST_ENTRIES = 2**24
 _CHANNELS_PER_SECOND = 40
+_FEWEST_PILOTS, _MOST_PILOTS = 3, 2
+"""Networks are trained with a third to twice the pilots of their scenario."""
 
 
 class PooledDraws(Problem):
@@ -27,17 +29,18 @@ class PooledDraws(Problem):
     the pairs never repeat. A batch is a function of (seed, start, count); the other splits are the scenario's own.
     """
 
-    def __init__(self, problem: ChannelProblem, channels: Tensor, beams: LinearMap) -> None:
-        """channels: [pool, n], beams: Φ of as many samples as there are beams in the pool."""
+    def __init__(self, problem: ChannelProblem, channels: Tensor, beams: BeamformingMap) -> None:
+        """channels: [pool, n], beams: Φ of as many samples as that pool has, with the most pilots to train with."""
         self.problem, self.channels, self.beams = problem, channels, beams
 
     @classmethod
     def within(cls, problem: ChannelProblem, plan: Fit) -> "PooledDraws":
-        """Pools that take a few hundredths of a budget in seconds."""
+        """Pools that take a few hundredths of a budget in seconds, with up to twice the scenario's pilots."""
         most = min(problem.scenario.data.train, _MOST_ENTRIES // problem.signal_length)
         size = max(_LEAST_CHANNELS, min(most, round(_CHANNELS_PER_SECOND * plan.size)))
-        beams = problem.sample(min(size, _BEAMS), seed=plan.seed, split="train").phi
-        return cls(problem, problem.channels(size, seed=plan.seed, split="train"), beams)
+        beams = problem.with_pilots(_MOST_PILOTS * problem.scenario.frontend.pilots).beams
+        channels = problem.channels(size, seed=plan.seed, split="train")
+        return cls(problem, channels, beams(min(size, _BEAMS), seed=plan.seed, split="train"))
 
     @classmethod
     def with_rays(
@@ -58,7 +61,7 @@ class PooledDraws(Problem):
             return signal.mT.reshape(_BLOCK, -1), of_rays(rays)
 
         channels, known = clock.gather(block, "channels", until=until, most=most)
-        return cls(problem, channels, problem.sample(_BEAMS, seed=clock.plan.seed, split="train").phi), known
+        return cls(problem, channels, problem.beams(_BEAMS, seed=clock.plan.seed, split="train")), known
 
     @property
     def signal_length(self) -> int:
@@ -80,15 +83,26 @@ class PooledDraws(Problem):
         return self.pairs(count, seed=seed, start=start, snr_db=snr_db)[1]
 
     def pairs(self, count: int, *, seed: int, start: int = 0, snr_db: float | None = None) -> tuple[Tensor, Batch]:
-        """Training samples, and which channel of the pool each has: [count]."""
+        """Training samples, and which channel of the pool each has: [count].
+
+        Every other batch has another number of pilots, as far as the beams of the pool go.
+        """
         (generator,) = sample_generators(seed, "train", [start], "pooled")
         index = torch.randint(len(self.channels), (count,), generator=generator)
         signal = self.channels[index]
-        phi = self.beams.select(torch.randint(self.beams.batch or 1, (count,), generator=generator))
+        chosen = self.beams.select(torch.randint(self.beams.batch, (count,), generator=generator))
+        phi = cast(BeamformingMap, chosen).first_pilots(self._pilots(generator))
         low, high = self.problem.scenario.snr_db if snr_db is None else (snr_db, snr_db)
         noise_var = 10 ** (-(low + (high - low) * torch.rand(count, generator=generator)) / 10)
-        if not isinstance(phi, BeamformingMap):
-            raise TypeError(f"a scenario measures through a BeamformingMap, got {type(phi).__name__}")
         arriving = phi.subcarriers * phi.pilots * phi.antennas
         noise = noise_var.sqrt()[:, None] * torch.randn(count, arriving, dtype=self.dtype, generator=generator)
         return index, Batch(signal, phi.apply(signal) + phi.combine(noise), phi, noise_var)
+
+    def _pilots(self, generator: torch.Generator) -> int:
+        """The scenario's number or, as often, one from a third of it to the most there are, uniform in its logarithm."""
+        usual, most = self.problem.scenario.frontend.pilots, self.beams.pilots
+        if most == usual:
+            return usual
+        other, size = torch.rand(2, generator=generator).tolist()
+        least = max(1, usual // _FEWEST_PILOTS)
+        return usual if other < 0.5 else round(least * (most / least) ** size)
