@@ -8,6 +8,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor, nn
 
+from chanest.bases import power
 from chanest.fit import Fit
 from chanest.problem import ChannelBatch, ChannelProblem
 from chanest.uncertainty.calibration import Calibration
@@ -52,6 +53,10 @@ class ChannelEstimator(nn.Module, Estimator, Configured):
     """The estimator whose weights for the same scenario `begin_with` is given before `fit`, where there are some."""
     longest: ClassVar[int | None] = None
     """The largest n for which its matrices of n × n entries are meant; None for any."""
+    scale_free: bool = False
+    """Whether s·y and s²·σ² give s·ĥ by themselves; others know that E|h|² = 1 and are given y in a unit that makes it so."""
+    loudest: ClassVar[float | None] = None
+    """The σ² up to which a method without a prior was tuned or trained: see `chanest.bases.power.kept`. None for the others."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -99,13 +104,27 @@ class ChannelEstimator(nn.Module, Estimator, Configured):
         """See Estimator; noise_var None is estimated from y, sample by sample. `variance` is worked out when it is read."""
         measured = self.checked(y, phi, noise_var)
         with torch.no_grad():
+            unit = self.unit(measured)
+            measured = measured if unit is None else power.in_unit(measured, unit)
             found = joined([self.infer(part) for part, _ in in_chunks(measured, self.chunk(measured))])
-        own = partial(self._variance, None, measured, found)
+            found = found if self.loudest is None else power.kept(measured, found, self.loudest)
+        own = partial(self._variance, None, measured, found, unit)
+        out = found if unit is None else power.out_of_unit(found, unit)
         if self.calibration is None:
-            return ChannelEstimate(found, own)
-        spread = partial(self._variance, self.calibration, measured, found)
+            return ChannelEstimate(out, own)
+        spread = partial(self._variance, self.calibration, measured, found, unit)
         radius = partial(self.calibration.radius, noise_var=measured.noise_var)
-        return ChannelEstimate(found, spread, own=own, radius=radius)
+        return ChannelEstimate(out, spread, own=own, radius=radius)
+
+    def unit(self, measured: Measurement) -> Tensor | None:
+        """What h is to be divided by so that E|h|² = 1, 1 where fading explains its power: [batch]; None for 1 throughout."""
+        if self.scale_free:
+            return None
+        unusual = power.unusual(measured, self.name)
+        if not bool(unusual.any()):
+            return None
+        gain = self.noise.gain(measured.select(unusual))
+        return torch.ones_like(measured.noise_var).masked_scatter(unusual, gain.sqrt())
 
     def spread(self, measured: Measurement, found: Estimate, probes: LinearMap | None) -> Tensor | None:
         """Variance of the errors of ĥ, or of Pĥ, as the method itself has it, a chunk at a time: [batch, n or p] or None.
@@ -115,13 +134,21 @@ class ChannelEstimator(nn.Module, Estimator, Configured):
         return None if found.variance is None else independent(found.variance, probes)
 
     def _variance(
-        self, calibration: Calibration | None, measured: Measurement, found: Estimate, probes: LinearMap | None
+        self,
+        calibration: Calibration | None,
+        measured: Measurement,
+        found: Estimate,
+        unit: Tensor | None,
+        probes: LinearMap | None,
     ) -> Tensor | None:
+        """Of estimates `found` of measurements that are in a unit; the variance is not."""
+
         def one(part: Measurement, some: Tensor, kept: Estimate, chosen: LinearMap | None) -> Tensor | None:
             raw = self.spread(part, kept, chosen) if calibration is None or calibration.uses_raw else None
             return raw if calibration is None else calibration.variance(part, kept, raw, chosen)
 
-        return self.spread_in_chunks(one, measured, found, probes)
+        spread = self.spread_in_chunks(one, measured, found, probes)
+        return spread if spread is None or unit is None else unit.square()[:, None] * spread
 
     def spread_in_chunks(
         self, one: ChunkSpread, measured: Measurement, found: Estimate, probes: LinearMap | None

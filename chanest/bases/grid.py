@@ -30,6 +30,8 @@ class GridEstimator(ChannelEstimator):
     A file holds the arrays and the settings, no tensors: the grid is made again when it is read.
     """
 
+    scale_free = True
+    loudest = 10**0.5
     settings: dict[str, float]
     """`oversampling` of the grid and what else the method takes."""
     defaults: ClassVar[Settings]

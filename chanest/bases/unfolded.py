@@ -4,11 +4,13 @@ import math
 import time
 from abc import abstractmethod
 from collections.abc import Callable
+from dataclasses import replace
 from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 
+from chanest.bases import power
 from chanest.bases.draws import PooledDraws
 from chanest.bases.estimator import ChannelEstimator
 from chanest.dictionaries import KroneckerMap, LearnedKronecker
@@ -26,6 +28,8 @@ from vlista_core.training import Trainer
 GROUP = 16
 """Samples of like SNR over which the training loss takes one NMSE."""
 
+_LEAST_NOISE = 1e-4
+"""σ² that a network is told at the least, relative to E|h|² as y shows it: no training goes to such a noise."""
 _START_SAMPLES = 64
 _VALIDATION_SAMPLES = (64, 512)
 _LEAST_ENERGY = 1e-30
@@ -42,6 +46,7 @@ class UnfoldedEstimator(ChannelEstimator):
     """
 
     needs_fit = True
+    loudest = 10.0
     batch_size: ClassVar[int] = 64
     learning_rate: ClassVar[float] = 4e-3
     """Of dictionaries, or of all where the network has no groups of its own."""
@@ -121,8 +126,15 @@ class UnfoldedEstimator(ChannelEstimator):
         return [{**group, "lr": self.scalar_rate} if "lr" in group else group for group in own()]
 
     def infer(self, measured: Measurement) -> Estimate:
-        out: Estimate = self.network(measured.y, measured.phi, measured.noise_var)
+        known = self.within_training(measured)
+        out: Estimate = self.network(known.y, known.phi, known.noise_var)
         return out
+
+    @staticmethod
+    def within_training(measured: Measurement) -> Measurement:
+        """The measurement with no less noise than a network may be told."""
+        shown, _ = power.shown_power(measured)
+        return replace(measured, noise_var=measured.noise_var.maximum(_LEAST_NOISE * shown))
 
     def checked(self, y: Tensor, phi: LinearMap | Tensor, noise_var: Tensor | float | None) -> Measurement:
         measured = super().checked(y, phi, noise_var)

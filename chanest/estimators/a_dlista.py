@@ -17,6 +17,7 @@ class ADLISTAEstimator(UnfoldedEstimator):
     summary = "the paper's A-DLISTA: a CNN on ΦΨ gives one step and one threshold per layer"
     half_precision = True
     batch_size = 32
+    loudest = 10**0.5
 
     @classmethod
     def network_for(cls, problem: ChannelProblem) -> ADLISTA:

@@ -19,6 +19,7 @@ class LS(ChannelEstimator):
     name = "ls"
     summary = "least squares, of least norm where m < n"
     forms_product = True
+    scale_free = True
 
     @classmethod
     def build(cls, problem: ChannelProblem) -> Self:

@@ -5,11 +5,14 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from vlista_core.estimate import Measurement
 from vlista_core.linops import LinearMap
 
 _NOISE_DB = tuple(-45.0 + step for step in range(71))
 _GAIN_DB = (-9.0, -6.0, -3.0, 0.0, 3.0, 6.0)
 _CHUNK = 32
+_REACH_DB, _STEP_DB = 20.0, 0.25
+"""How far from what the power of y says a gain is looked for, and how finely."""
 
 
 class NoiseModel(nn.Module):
@@ -39,6 +42,19 @@ class NoiseModel(nn.Module):
             cost = (variance.log() + rotated[some, None, None, :] / variance).sum(-1)
             chosen.append(noise[cost.amin(1).argmin(1)])
         return torch.cat(chosen)
+
+    @torch.no_grad()
+    def gain(self, measured: Measurement) -> Tensor:
+        """The g that makes y most likely for h ~ CN(0, g·UUᴴ) and the σ² that is known: [batch]."""
+        powers, rotated = self._eigen(measured.y, measured.phi)
+        noise = measured.noise_var[:, None]
+        signal = (rotated.sum(1, keepdim=True) - rotated.shape[1] * noise).maximum(rotated.shape[1] ** 0.5 * noise)
+        gains = signal / powers.sum(1, keepdim=True).clamp_min(torch.finfo(powers.dtype).tiny)
+        gains = gains * 10 ** (torch.arange(-_REACH_DB, _REACH_DB, _STEP_DB, device=gains.device) / 10)
+        variance = gains[:, :, None] * powers[:, None, :] + noise[:, None, :]
+        variance = variance.clamp_min(torch.finfo(variance.dtype).tiny)
+        cost = (variance.log() + rotated[:, None, :] / variance).sum(-1)
+        return gains.gather(1, cost.argmin(1, keepdim=True))[:, 0]
 
     def _eigen(self, y: Tensor, phi: LinearMap) -> tuple[Tensor, Tensor]:
         """Eigenvalues of ΦUUᴴΦᴴ and the power of y along its eigenvectors, both [batch, m]."""
