@@ -127,6 +127,16 @@ class ChannelProblem(Problem):
 
         return in_blocks(start, count, block)[0]
 
+    def rays(self, indices: range, *, seed: int, split: Split) -> Rays:
+        """The rays behind the channels of these samples; ValueError where a subclass brings channels of its own."""
+        drawing = ("sample", "channels", "_channels")
+        if any(getattr(type(self), name) is not getattr(ChannelProblem, name) for name in drawing):
+            raise ValueError(
+                f"{type(self).__name__} brings channels of its own, whose rays nobody knows; what learns from rays "
+                "(atom-lmmse, gated-lmmse, ray-sbl) cannot be trained on it, but lmmse, gmm and the networks can"
+            )
+        return self.source.rays(indices, seed=seed, split=split)
+
     def _channels(self, indices: range, seed: int, split: Split) -> tuple[Tensor, Rays]:
         for file in self.stored:
             if file.holds(indices, seed, split):

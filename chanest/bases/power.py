@@ -18,8 +18,8 @@ _OTHER_UNITS_DB = 60.0
 """Beyond this no fading is to blame."""
 _SURE = 4.0
 """Standard deviations."""
-_NOTHING, _SOMETHING = 3.0, 5.0
-"""Standard deviations of the power of noise: up to the first a y that is stronger need not show a channel, from the second on
+_NOTHING, _SOMETHING = 4.0, 7.0
+"""-log10 of the probability that noise alone is as strong as y: up to the first y need not show a channel, from the second on
 it surely does."""
 
 
@@ -59,15 +59,20 @@ def kept(measured: Measurement, found: Estimate, loudest: float) -> Estimate:
     """The estimate of a method without a prior, scaled down where it would be worse than none.
 
     One that fits y worse than zero does is scaled to its best fit. Noise above the loudest that the method was made for weakens
-    it as it does a linear filter, by loudest/σ² where E|h|² = 1, unless y is surely stronger than noise.
+    it as it does a linear filter, by loudest/σ² from E|h|² = 1 at the most, unless y is surely stronger than noise.
     """
     fit = measured.phi.apply(found.signal)
     energy, along = squared_modulus(fit).sum(1), (fit.conj() * measured.y).real.sum(1)
     best = (along / energy.clamp_min(torch.finfo(energy.dtype).tiny)).clamp(0.0, 1.0)
     share = torch.where(energy > 2 * along, best, 1.0)
-    power, deviation = shown_power(measured)
-    present = (power / deviation.clamp_min(torch.finfo(power.dtype).tiny) - _NOTHING) / (_SOMETHING - _NOTHING)
+    ratio = squared_modulus(measured.y).sum(1) / measured.noise_var.clamp_min(
+        loudest
+    )  # below, `weak` is 1 and this unused
+    chance = torch.special.gammaincc(torch.full_like(ratio, measured.y.shape[1]), ratio)
+    present = (-chance.clamp_min(10**-_SOMETHING).log10() - _NOTHING) / (_SOMETHING - _NOTHING)
+    usual = measured.phi.squared_frobenius_norm()
     weak = loudest / measured.noise_var.clamp_min(loudest)
+    weak = torch.where(weak < 1, weak * (usual / energy.maximum(usual)).sqrt(), weak)
     share = (share * present.clamp(0.0, 1.0).maximum(weak))[:, None]
     return replace(found, signal=share * found.signal, code=None if found.code is None else share * found.code)
 

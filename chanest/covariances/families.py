@@ -70,7 +70,7 @@ class CovarianceCodebook(nn.Module):
         """From the rays of `samples` training draws."""
         tables = []
         for block in plan.telling(0.0, 0.8).blocks(samples, _BLOCK, "covariances"):
-            rays = problem.source.rays(block, seed=plan.seed, split="train")
+            rays = problem.rays(block, seed=plan.seed, split="train")
             tables.append(self._weighted(self.layout.of_rays(problem.source, rays)).half())
         vectors = torch.cat(tables)
         mean = torch.stack([table.float().mean(0) for table in tables]).mean(0)

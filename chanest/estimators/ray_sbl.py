@@ -90,7 +90,7 @@ class RaySBL(GaussianEstimator):
         samples = max(_BLOCK, min(_MOST_SAMPLES, int(_SAMPLES_PER_SECOND * plan.size)))
         parts = []
         for block in plan.telling(0.0, 0.8).blocks(samples, _BLOCK, "rays"):
-            factors = problem.source.factors(problem.source.rays(block, seed=plan.seed, split="train"))
+            factors = problem.source.factors(problem.rays(block, seed=plan.seed, split="train"))
             power = factors.gains.abs().square().sum((1, 2)).flatten() * problem.source.scale**2
             parts.append((*ray_phases(factors, self.layout), power))
         departing, arriving, powers = (torch.cat(each) for each in zip(*parts, strict=True))

@@ -62,7 +62,10 @@ class SBL(GridEstimator):
         scaled = Measurement(measured.y / unit.sqrt()[:, None], phi, noise)
         prior = GridCovariance.of(power.new_ones(len(power), dictionary.shape[1]), self.link, dictionary)
         energy = prior.quadratic_forms(phi.matrix.mH @ phi.matrix).sum(1)
-        prior = replace(prior, atoms=(scaled.y.shape[1] / energy)[:, None] * prior.atoms)
+        unseen = energy <= torch.finfo(energy.dtype).tiny
+        prior = replace(
+            prior, atoms=(scaled.y.shape[1] / torch.where(unseen, torch.inf, energy))[:, None] * prior.atoms
+        )
         for _ in range(int(self.settings["iterations"])):
             now = condition(prior, scaled)
             quality = dictionary.adjoint(now.gradient).abs().square()

@@ -24,7 +24,6 @@ class VLISTAEstimator(UnfoldedEstimator):
     name = "vlista"
     summary = "VLISTA: a posterior over each measurement's dictionary; gives a variance and samples where asked"
     half_precision = True
-    scale_free = True
     begins_with = "a-dlista-adaptive"
     _begun: tuple[AdaptiveADLISTAEstimator, ...] = ()
     """What `begin_with` was given; in a tuple, so that it is no part of this module."""

@@ -156,7 +156,7 @@ class PowerTraining:
     def _choose_directions(self) -> None:
         """k-means of the directions of training rays, each counting by its power."""
         estimator, source = self.estimator, self.problem.source
-        factors = source.factors(source.rays(range(_SURVEYED), seed=self.plan.seed, split="train"))
+        factors = source.factors(self.problem.rays(range(_SURVEYED), seed=self.plan.seed, split="train"))
         power = factors.gains.abs().square().sum((1, 2)).flatten()
         some = torch.multinomial(power.double(), _RAYS, replacement=True, generator=self.generator)
         ends = zip(ray_phases(factors, estimator.layout), (estimator.departing, estimator.arriving), strict=True)

@@ -9,14 +9,22 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
 from chanest.bases.estimator import ChannelEstimator
 from chanest.estimators import estimator_class, estimator_names
 from chanest.fit import Fit
+from chanest.frontend import BeamformingMap
+from chanest.pilots import draw_beams
 from chanest.problem import ChannelBatch, ChannelProblem
 from chanest.scenario import ArraySection, CdlSection, DataSection, FrontendSection, Scenario
 from vlista_core import checkpoint
+from vlista_core.draws import Split
+from vlista_core.problems import Batch
 from vlista_core.testing import ESTIMATOR_CHECKS, EstimatorCase
+
+HALF_A_DECIBEL = 10**0.05
+"""How much worse than an estimate of zero is still allowed."""
 
 
 @cache
@@ -107,3 +115,125 @@ def test_name_and_summary_are_those_of_the_registry(name: str) -> None:
     assert estimator.summary
     assert "\n" not in estimator.summary
     assert estimator.signal_length == 16
+
+
+def _nmse(signal: Tensor, truth: Tensor) -> float:
+    """As a ratio of sums; 1 is what an estimate of zero has."""
+    assert bool(torch.isfinite(signal).all())
+    return float((signal - truth).abs().double().square().sum() / truth.abs().double().square().sum())
+
+
+def _through(transmit: Tensor, snr_db: float, count: int = 40) -> Batch:
+    """Channels of the small scenario through these beams, the same for all: transmit: [N_t, T]."""
+    problem = _problem()
+    signal = problem.channels(count, seed=5, split="validation")
+    phi = BeamformingMap.of(transmit.expand(count, -1, -1), antennas=problem.arrays[0].ports)
+    noise_var = torch.full((count,), 10 ** (-snr_db / 10))
+    generator = torch.Generator().manual_seed(1)
+    noise = torch.randn(count, phi.shape[0], dtype=signal.dtype, generator=generator)
+    return Batch(signal, phi.apply(signal) + noise_var.sqrt()[:, None] * noise, phi, noise_var)
+
+
+def _beams(kind: str) -> Tensor:
+    tx = _problem().arrays[1]
+    generator = torch.Generator().manual_seed(2)
+    some = draw_beams("phases", tx, 6, bits=2, generator=generator)
+    codebook = draw_beams("dft", tx, tx.ports, bits=2, generator=generator)
+    kinds = {
+        "half of a DFT codebook": codebook[:, : tx.ports // 2],
+        "a DFT codebook": codebook,
+        "identity": torch.eye(tx.ports, dtype=some.dtype),
+        "one beam repeated": some[:, :1].expand(-1, 6),
+        "half of them zero": torch.where(torch.arange(6) % 2 == 0, some, 0.0),
+        "all zero": torch.zeros_like(some),
+    }
+    return kinds[kind].contiguous()
+
+
+_KINDS = ("half of a DFT codebook", "a DFT codebook", "identity", "one beam repeated", "half of them zero", "all zero")
+
+
+@pytest.mark.parametrize("kind", _KINDS)
+@pytest.mark.parametrize("name", estimator_names())
+def test_no_beams_make_an_estimate_worse_than_none(name: str, kind: str) -> None:
+    """At 10 dB; `ls` answers zeros of Φ with noise and has no more to say of it than what it is."""
+    batch = _through(_beams(kind), 10.0)
+    out = _estimator(name).estimate(batch.y, batch.phi, batch.noise_var)
+    assert _nmse(out.signal, batch.signal) <= HALF_A_DECIBEL
+
+
+@pytest.mark.parametrize("pilots", [3, 6, 12])
+@pytest.mark.parametrize("name", estimator_names())
+def test_half_and_twice_the_pilots_are_fine(name: str, pilots: int) -> None:
+    batch = _problem().with_pilots(pilots).sample(40, seed=5, split="validation", snr_db=10.0)
+    out = _estimator(name).estimate(batch.y, batch.phi, batch.noise_var)
+    assert _nmse(out.signal, batch.signal) <= HALF_A_DECIBEL
+
+
+@pytest.mark.parametrize("name", [name for name in estimator_names() if name != "ls"])
+def test_much_noise_makes_no_estimate_worse_than_none_and_little_noise_does_no_harm(name: str) -> None:
+    """`ls` is least squares whatever the noise."""
+    levels = {}
+    for snr_db in (-40.0, -20.0, 20.0, 100.0):
+        batch = _problem().sample(200, seed=5, split="validation", snr_db=snr_db)
+        levels[snr_db] = _nmse(_estimator(name).estimate(batch.y, batch.phi, batch.noise_var).signal, batch.signal)
+    assert max(levels.values()) <= HALF_A_DECIBEL, levels
+    assert levels[100.0] <= HALF_A_DECIBEL * levels[20.0], levels
+
+
+@pytest.mark.parametrize("name", estimator_names())
+def test_other_units_change_nothing_or_are_refused(name: str) -> None:
+    """1e±6: the same figure or an error that says what to divide by. 0.03 to 30, where nothing is refused: hardly worse."""
+    batch = _problem().sample(40, seed=5, split="validation", snr_db=10.0)
+    estimator = _estimator(name)
+
+    def level(scale: float) -> float:
+        out = estimator.estimate(scale * batch.y, batch.phi, scale**2 * batch.noise_var)
+        return 10 * math.log10(_nmse(out.signal / scale, batch.signal))
+
+    usual = level(1.0)
+    for scale in (1e-6, 1e6):
+        if estimator.scale_free:
+            assert level(scale) == pytest.approx(usual, abs=0.05)
+        else:
+            with pytest.raises(
+                ValueError, match=r"E\|h\|² = 1.*Divide y by \d.\de[+-]0[567] and noise_var by its square"
+            ):
+                level(scale)
+    for scale in (0.03, 30.0):
+        assert level(scale) <= usual + 0.5
+
+
+def test_a_single_weak_channel_is_estimated_in_its_own_unit_and_its_variance_with_it() -> None:
+    batch = _problem().sample(6, seed=3, snr_db=20.0)
+    weak = torch.ones(6).index_fill(0, torch.tensor([2]), 0.01)
+    estimator = _estimator("lmmse")
+    mixed = estimator.estimate(weak[:, None] * batch.y, batch.phi, weak.square() * batch.noise_var)
+    usual = estimator.estimate(batch.y, batch.phi, batch.noise_var)
+    others = torch.tensor([0, 1, 3, 4, 5])
+    assert torch.equal(mixed.signal[others], usual.signal[others])
+    assert _nmse(mixed.signal[2:3] / 0.01, batch.signal[2:3]) < 2 * _nmse(usual.signal[2:3], batch.signal[2:3])
+    assert mixed.variance is not None
+    assert usual.variance is not None
+    assert float(mixed.variance[2].mean() / usual.variance[2].mean()) == pytest.approx(1e-4, rel=1.0)
+
+
+class OwnChannels(ChannelProblem):
+    """A user's own channels: the scenario has the arrays and the beams only."""
+
+    def channels(self, count: int, *, seed: int, split: Split = "test", start: int = 0) -> Tensor:
+        generator = torch.Generator().manual_seed(seed + start)
+        return torch.randn(count, self.signal_length, dtype=self.dtype, generator=generator)
+
+
+@pytest.mark.parametrize("name", ["atom-lmmse", "gated-lmmse", "ray-sbl"])
+def test_what_learns_from_rays_says_so_where_there_are_none(name: str) -> None:
+    problem = OwnChannels(_problem().scenario)
+    with pytest.raises(ValueError, match="OwnChannels brings channels of its own, whose rays nobody knows"):
+        estimator_class(name).build(problem).fit(problem, Fit(steps=2))
+
+
+def test_vlista_can_start_from_weights_of_a_dlista_adaptive() -> None:
+    estimator = estimator_class("vlista").build(_problem())
+    estimator.begin_with(_estimator("a-dlista-adaptive"))
+    assert estimator.fit(_problem(), Fit(steps=2))["start"] == "weights of a-dlista-adaptive"
