@@ -54,10 +54,8 @@ class Complexity(Experiment):
         if name == "ista":
             return {"parameters": 0, "macs": 2 * ISTA_ITERATIONS * m * LENGTH, "latency_ms": _solver_ms(m), **shared}
         model = _NETWORKS[name](m, LearnedDictionary(torch.eye(LENGTH))).eval()
-        cost, prior = (
-            complexity(model, m, LENGTH, batch=BATCH),
-            parameters(model.prior) if isinstance(model, VLISTA) else 0,
-        )
+        cost = complexity(model, m, LENGTH, batch=BATCH)
+        prior = parameters(model.prior) if isinstance(model, VLISTA) else 0
         own: Row = {"parameters": cost.parameters - prior, "prior_parameters": prior, "macs": cost.macs}
         return {**own, "latency_ms": round(cost.latency_ms, 3), **shared}
 
