@@ -62,11 +62,9 @@ def _estimator(name: str, link: Link, validation: list[Blocks]) -> tuple[Receive
 
 def _genie(genie: GenieAngles, link: Link, blocks: Blocks) -> tuple[Tensor, Tensor]:
     """The posterior mean of G = Ph and its variance over the grid where R, the angles' covariance, is known."""
-    found, start = [], 0
+    found = []
     for truth in chunks(blocks.training, genie.problem):
-        some = torch.arange(start, start + len(truth.signal))
-        start += len(some)
-        probes = blocks.probes.select(some).cast(truth.signal.dtype)
+        probes = blocks.probes.select(truth.index).cast(truth.signal.dtype)
         posterior = condition(genie.prior(truth.rays), truth.measured, probes)
         found.append((posterior.mean, posterior.variance))
     dtype = blocks.y.dtype
