@@ -57,6 +57,8 @@ class Bound(ABC):
 class Truth:
     """A few samples with what is behind them, in double precision and with white noise."""
 
+    index: Tensor
+    """Which of the batch they are: [batch]."""
     signal: Tensor
     """vec(H): [batch, n], complex128."""
     measured: Measurement
@@ -78,4 +80,4 @@ def chunks(batch: ChannelBatch, problem: ChannelProblem) -> Iterator[Truth]:
     for index in torch.split(torch.arange(len(batch)), _CHUNK):
         phi, y = batch.phi.select(index).cast(torch.complex128), batch.y[index].to(torch.complex128)
         white = whitened_measurement(Measurement(y, phi, batch.noise_var[index].double()))
-        yield Truth(batch.signal[index].to(torch.complex128), white, batch.rays.select(index))
+        yield Truth(index, batch.signal[index].to(torch.complex128), white, batch.rays.select(index))

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from chanest.arrays import Array
-from chanest.channels.coefficients import Directions, fields, rotation
+from chanest.channels.coefficients import Directions, local_and_field
 from chanest.channels.rays import Rays
 from chanest.channels.source import ChannelSource, Direction, uniform_draws
 
@@ -227,8 +227,7 @@ def _moments(array: Array, sector: Sector, angles: Tensor, los_angles: Tensor) -
     total = torch.zeros(3, len(zenith), dtype=torch.float64)
     for orientation in torch.split(points, 8):
         toward = Directions.of(zenith.expand(len(orientation), -1), azimuth.expand(len(orientation), -1))
-        local = toward.vectors() @ rotation(orientation)
-        theta, phi = fields(array, orientation, toward, local).unbind(2)
+        theta, phi = local_and_field(array, orientation, toward)[1].unbind(2)
         total += torch.stack([theta**2, phi**2, theta * phi]).mean(2).sum(1)
     total /= len(points)
     return total[:, :-1].reshape(3, clusters, -1).mean(2).T, total[:, -1]

@@ -121,14 +121,14 @@ def _end(
     array: Array, orientation: Tensor, toward: Directions, complex_type: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Of one end: steering relative to its first element, phase of that element, and field."""
-    local = toward.vectors() @ rotation(orientation)
+    local, field = local_and_field(array, orientation, toward)
     across = 2 * math.pi * array.horizontal_spacing * local[..., 1]
     down = -2 * math.pi * array.vertical_spacing * local[..., 2]
     steering = _powers(across, array.columns, complex_type)
     if array.rows > 1:
         steering = (steering[..., :, None] * _powers(down, array.rows, complex_type)[..., None, :]).flatten(-2)
     first = -(array.columns - 1) / 2 * across - (array.rows - 1) / 2 * down
-    return steering, first, fields(array, orientation, toward, local)
+    return steering, first, field
 
 
 def _powers(phase: Tensor, count: int, complex_type: torch.dtype) -> Tensor:
@@ -197,18 +197,18 @@ def rotation(orientation: Tensor) -> Tensor:
     return torch.stack(rows, dim=-2)
 
 
-def fields(array: Array, orientation: Tensor, toward: Directions, local: Tensor) -> Tensor:
-    """Global θ and φ field of an element of each polarisation.
+def local_and_field(array: Array, orientation: Tensor, toward: Directions) -> tuple[Tensor, Tensor]:
+    """Directions in the frame of an array, and the global θ and φ field of an element of each polarisation.
 
-    orientation: [batch, 3]; toward: directions [batch, rays]; local: [batch, rays, 3] the same in the local frame
-    -> [batch, polarisations, 2, rays].
+    orientation: [batch, 3]; toward: [batch, rays] -> [batch, rays, 3] and [batch, polarisations, 2, rays].
     """
+    local = toward.vectors() @ rotation(orientation)
     cosine, sine = _polarisation_turn(orientation, toward)
     slants = [(math.cos(slant), math.sin(slant)) for slant in array.slants]
     along_theta = torch.stack([along * cosine - across * sine for along, across in slants], dim=1)
     along_phi = torch.stack([along * sine + across * cosine for along, across in slants], dim=1)
     field = torch.stack([along_theta, along_phi], dim=2)
-    return field if array.pattern == "omni" else field * _amplitude(array, local)[:, None, None, :]
+    return local, field if array.pattern == "omni" else field * _amplitude(array, local)[:, None, None, :]
 
 
 def _polarisation_turn(orientation: Tensor, toward: Directions) -> tuple[Tensor, Tensor]:

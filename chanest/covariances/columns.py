@@ -52,8 +52,7 @@ class ColumnCovariance(LowRank):
         return self.matched_with(phi.adjoint(y))
 
     def seen(self, phi: LinearMap) -> Tensor:
-        columns = self.through(phi).columns_matrix()
-        return columns @ columns.mH
+        return self.through(phi).materialize()
 
     def columns_matrix(self) -> Tensor:
         """U: [batch, n, columns]."""

@@ -46,9 +46,7 @@ class Directions(KroneckerMap):
 
     def sums(self, table: Tensor) -> Tensor:
         """aᴴQa of every atom a from the lag sums of Q (see `BeamView.pulled_back`): -> [batch, departures·arrivals]."""
-        weight = torch.full((table.shape[1], 1), 2.0, device=table.device)
-        weight[0] = 1.0
-        return self.lags.adjoint((weight * table).mT.flatten(1)).real
+        return self.lags.adjoint((self.layout.sides.to(table.device) * table).mT.flatten(1)).real
 
 
 @dataclass(frozen=True, eq=False)

@@ -54,8 +54,7 @@ class CovarianceCodebook(nn.Module):
 
     def scores(self, sums: Tensor) -> Tensor:
         """tr(R_k Q) of every member for the lag sums of Q: [batch, receive lags, transmit lags] -> [batch, K]."""
-        weight = (2.0 / self.layout.multiplicity.sqrt()).to(sums.device)
-        weight[0] /= 2.0
+        weight = (self.layout.sides / self.layout.multiplicity.sqrt()).to(sums.device)
         return torch.view_as_real(sums * weight).flatten(1) @ self.members.mT
 
     def closeness(self, table: Tensor) -> Tensor:

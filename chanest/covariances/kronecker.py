@@ -50,25 +50,18 @@ class KroneckerCovariance(Covariance):
         subcarriers = 1 if self.delay is None else self.delay.shape[2]
         if not isinstance(phi, BeamformingMap) or phi.subcarriers != subcarriers:
             return super().seen(phi)
-        pilots, chains = phi.pilots, phi.chains
+        pilots, chains, size = phi.pilots, phi.chains, phi.pilots * phi.chains
         beams = phi.transmit[:, None].mT @ self.tx @ phi.transmit[:, None].conj()
         if phi.weights is None and self.delay is None:
-            total = beams.flatten(2).mT @ self.rx.flatten(2)
-            return (
-                total.reshape(-1, pilots, pilots, chains, chains)
-                .transpose(2, 3)
-                .reshape(-1, pilots * chains, pilots * chains)
-            )
+            pairs = (beams.flatten(2).mT @ self.rx.flatten(2)).reshape(-1, pilots, pilots, chains, chains)
+            return pairs.transpose(2, 3).reshape(-1, size, size)
         combiners = None if phi.weights is None else phi.weights.movedim(2, 1).flatten(2)
         total = torch.zeros(phi.batch, *phi.shape[:1], *phi.shape[:1], dtype=beams.dtype, device=beams.device)
         for term in range(beams.shape[1]):
-            received = self.rx[:, term]
-            if combiners is None:
-                block = beams[:, term, :, None, :, None] * received[:, None, :, None, :]
-            else:
-                received = (combiners.mH @ received @ combiners).reshape(-1, pilots, chains, pilots, chains)
-                block = beams[:, term, :, None, :, None] * received
-            block = block.reshape(-1, pilots * chains, pilots * chains)
+            received = self.rx[:, term, None, :, None, :]
+            if combiners is not None:
+                received = (combiners.mH @ self.rx[:, term] @ combiners).reshape(-1, pilots, chains, pilots, chains)
+            block = (beams[:, term, :, None, :, None] * received).reshape(-1, size, size)
             total += block if self.delay is None else _kronecker(self.delay[:, term], block)
         return total
 

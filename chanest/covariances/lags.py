@@ -66,6 +66,11 @@ class LagLayout:
         return torch.where(lag < 0, self.shape[0] - lag, lag)
 
     @cached_property
+    def sides(self) -> Tensor:
+        """How often a table implies its rows: once for receive lag 0, twice, mirrored, for the others: [receive lags, 1]."""
+        return torch.tensor([[1.0], *[[2.0]] * (self.shape[0] - 1)])
+
+    @cached_property
     def multiplicity(self) -> Tensor:
         """How many entries of R a lag stands for, its mirrored ones included: [receive lags, transmit lags]."""
         receive = torch.bincount(self.pairs.flatten(), minlength=2 * self.shape[0]).reshape(2, -1).sum(0)
@@ -112,14 +117,7 @@ class LagLayout:
         blocks = _at_lags(self, pairs).flatten(2)
         sums = blocks.new_zeros(len(matrix), *self.shape)
         sums.index_add_(2, self.lag_of.flatten().to(matrix.device), blocks)
-        return sums / self._entries.to(matrix.device) if mean else sums
-
-    @cached_property
-    def _entries(self) -> Tensor:
-        """How many entries of R a lag stands for, without the mirrored ones."""
-        once = self.multiplicity.clone()
-        once[1:] /= 2.0
-        return once
+        return sums / (self.multiplicity / self.sides).to(matrix.device) if mean else sums
 
     def of_rays(self, source: ChannelSource, rays: Rays) -> Tensor:
         """The covariance of each sample given its clusters: Σ_c P_c R_tx,c ⊗ R_rx,c. -> [batch, receive, transmit lags]."""
@@ -223,9 +221,9 @@ class BeamView:
         return _combined(combiners, pairs)
 
     def pulled_back(self, matrix: Tensor) -> Tensor:
-        """The sums of Q = ΦᴴMΦ over the entries of each lag, so that tr(RQ) = Re Σ R's table · conj(sums) · weight.
+        """The sums of Q = ΦᴴMΦ over the entries of each lag, so that tr(RQ) = Re Σ R's table · conj(sums) · sides.
 
-        matrix: M, Hermitian, [batch, m, m] -> [batch, receive lags, transmit lags]. The weight is 2 but for receive lag 0.
+        matrix: M, Hermitian, [batch, m, m] -> [batch, receive lags, transmit lags]; sides: those of the layout.
         """
         layout, batch, receive = self.layout, len(matrix), self.layout.rx.elements
         if self.beams is None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from chanest.arrays import Array
-from chanest.channels.coefficients import Directions, fields, rotation
+from chanest.channels.coefficients import Directions, local_and_field
 from chanest.channels.rays import Rays
 from chanest.channels.source import ChannelSource
 
@@ -17,10 +17,8 @@ Means = Callable[[Tensor], Tensor]
 
 def field_and_steering(array: Array, orientation: Tensor, zenith: Tensor, azimuth: Tensor) -> tuple[Tensor, Tensor]:
     """Of one end, zenith and azimuth [batch, rays]: field [batch, pol, 2, rays], steering [batch, elements, rays]."""
-    toward = Directions.of(zenith, azimuth)
-    local = toward.vectors() @ rotation(orientation)
-    steering = array.steering_of_cosines(local[..., 1], local[..., 2])
-    return fields(array, orientation, toward, local), steering.mT
+    local, field = local_and_field(array, orientation, Directions.of(zenith, azimuth))
+    return field, array.steering_of_cosines(local[..., 1], local[..., 2]).mT
 
 
 def cluster_products(source: ChannelSource, rays: Rays, receive: Means, transmit: Means) -> Tensor:
@@ -58,8 +56,8 @@ def cluster_covariances(array: Array, orientation: Tensor, zenith: Tensor, azimu
         zenith[..., :, None].expand(-1, -1, -1, rays).flatten(1),
         azimuth[..., None, :].expand(-1, -1, rays, -1).flatten(1),
     )
-    local = toward.vectors() @ rotation(orientation)
-    field = fields(array, orientation, toward, local).reshape(batch, -1, 2, clusters, rays * rays) / rays
+    local, field = local_and_field(array, orientation, toward)
+    field = field.reshape(batch, -1, 2, clusters, rays * rays) / rays
     across, down = (
         _ramps((step * cosine).reshape(batch, clusters, -1), count)
         for step, cosine, count in (

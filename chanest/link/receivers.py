@@ -1,7 +1,6 @@
 """What a receiver knows of the effective channel: h_hat and err_var of every estimator, of Sionna's and of the bounds."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -36,32 +35,12 @@ def receiver(name: str, link: Link, validation: list[Blocks]) -> tuple[Receiver,
         return lambda blocks: (over_grid(link, blocks.effective), torch.zeros(())), {}
     if name in REFERENCES:
         genie = GenieAngles(link.problem)
-
-        def bound(blocks: Blocks) -> tuple[Tensor, Tensor]:
-            g_hat, variance = _genie(genie, blocks)
-            return over_grid(link, g_hat), over_grid(link, variance)
-
-        return bound, {}
+        return lambda blocks: _genie(genie, link, blocks), {}
     return _estimator(name, link, validation)
 
 
-@dataclass(frozen=True)
-class ErrorSize:
-    """How large errors are on validation blocks: a factor on the estimator's own variance, or where it has none a number."""
-
-    scale: float = 1.0
-    err_var: float | None = None
-
-    @classmethod
-    def learnt(cls, truth: Tensor, g_hat: Tensor, variance: Tensor | None) -> "ErrorSize":
-        """From G, Ĝ and the estimator's variances, [blocks, streams, N_RF] each."""
-        error = float((g_hat - truth).abs().square().mean(dtype=torch.float64))
-        if variance is None:
-            return cls(err_var=error)
-        return cls(scale=error / float(variance.mean(dtype=torch.float64)))
-
-
 def _estimator(name: str, link: Link, validation: list[Blocks]) -> tuple[Receiver, dict[str, Json]]:
+    """One whose variance is scaled to its errors on the validation blocks or, where it has none, is the size of these."""
     block = EstimatorBlock(link.grid, get_estimator(name, link.problem), pilots=link.pilots)
 
     def beams(blocks: Blocks) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -70,29 +49,28 @@ def _estimator(name: str, link: Link, validation: list[Blocks]) -> tuple[Receive
         return torch.tensor(blocks.no), phi.transmit, phi.weights
 
     found = [block.through_data_beams(blocks.y, *beams(blocks)) for blocks in validation]
+    g_hat, truth = torch.cat([g_hat for g_hat, _ in found]), torch.cat([blocks.effective for blocks in validation])
+    error = float((usable(g_hat) - truth).abs().square().mean(dtype=torch.float64))
     variances = [variance for _, variance in found if variance is not None]
-    truth, g_hat = (
-        torch.cat([blocks.effective for blocks in validation]),
-        usable(torch.cat([g_hat for g_hat, _ in found])),
-    )
-    size = ErrorSize.learnt(truth, g_hat, torch.cat(variances) if variances else None)
-    block.scale, block.err_var = size.scale, size.err_var
-    facts: dict[str, Json] = {"scale": size.scale if size.err_var is None else None, "err_var": size.err_var}
+    if variances:
+        block.scale = error / float(torch.cat(variances).mean(dtype=torch.float64))
+    else:
+        block.err_var = error
+    facts: dict[str, Json] = {"scale": block.scale if variances else None, "err_var": block.err_var}
     return lambda blocks: block(blocks.y, *beams(blocks)), facts
 
 
-def _genie(genie: GenieAngles, blocks: Blocks) -> tuple[Tensor, Tensor]:
-    """The posterior mean of G = Ph and its variance where R, the angles' covariance, is known: [batch, streams, N_RF]."""
-    found, start = [], 0
+def _genie(genie: GenieAngles, link: Link, blocks: Blocks) -> tuple[Tensor, Tensor]:
+    """The posterior mean of G = Ph and its variance over the grid where R, the angles' covariance, is known."""
+    found = []
     for truth in chunks(blocks.training, genie.problem):
-        some = torch.arange(start, start + len(truth.signal))
-        start += len(some)
-        probes = blocks.probes.select(some).cast(truth.signal.dtype)
+        probes = blocks.probes.select(truth.index).cast(truth.signal.dtype)
         posterior = condition(genie.prior(truth.rays), truth.measured, probes)
         found.append((posterior.mean, posterior.variance))
     dtype = blocks.y.dtype
     mean, variance = (torch.cat(parts) for parts in zip(*found, strict=True))
-    return split_streams(mean.to(dtype), blocks.probes), split_streams(variance.to(dtype.to_real()), blocks.probes)
+    g_hat, err_var = (split_streams(part, blocks.probes) for part in (mean.to(dtype), variance.to(dtype.to_real())))
+    return over_grid(link, g_hat), over_grid(link, err_var)
 
 
 def _sionna(block: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> Receiver:

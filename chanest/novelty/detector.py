@@ -16,7 +16,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from chanest.bases.estimator import ChannelEstimator
+from chanest.bases.estimator import ChannelEstimator, in_chunks
 from chanest.fit import Report, silent
 from chanest.novelty.scores import Score, Shape, get_score
 from chanest.problem import ChannelProblem
@@ -147,9 +147,8 @@ class NoveltyDetector:
         measured = self.estimator.checked(y, phi, noise_var)
         if not bool((measured.noise_var > 0).all()):
             raise ValueError("noise_var must be positive: a score is in units of the noise")
-        size = max(1, self.estimator.chunk(measured) or _BLOCK)
-        parts = torch.split(torch.arange(len(y), device=y.device), size)
-        each = [self.score.features(self.estimator, measured.select(some), self.shape) for some in parts]
+        parts = in_chunks(measured, self.estimator.chunk(measured) or _BLOCK)
+        each = [self.score.features(self.estimator, part, self.shape) for part, _ in parts]
         return torch.cat(each).double().cpu()
 
     def whiten(self, y: Tensor, phi: LinearMap | Tensor, noise_var: Tensor | float) -> Tensor:
@@ -214,8 +213,7 @@ class NoveltyDetector:
         return snr
 
     def _nearest(self, snr_db: float) -> int:
-        distances = [abs(reference.snr_db - snr_db) for reference in self.references]
-        return distances.index(min(distances))
+        return min(range(len(self.references)), key=lambda place: abs(self.references[place].snr_db - snr_db))
 
     def _moments(self, snr_db: float) -> tuple[Tensor, Tensor, Tensor]:
         """Mean, logarithm of the deviation and correlation at any SNR."""

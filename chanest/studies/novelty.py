@@ -110,16 +110,10 @@ class NoveltyStudy(ChannelStudy):
 
     def streams(self, frame: pd.DataFrame) -> pd.DataFrame:
         """One line per score, change, SNR and number of frames."""
-        keys = ("score", "change", "snr_db")
-        if not len(frame):
-            return pd.DataFrame(columns=[*keys, "frames", "streams", "auroc", "median_p", "alarms", "median_t_test"])
-        return pd.DataFrame(
-            [
-                {**dict(zip(keys, (row[key] for key in keys), strict=True)), **length}
-                for _, row in frame.iterrows()
-                for length in row["streams"]
-            ]
-        )
+        keys = ["score", "change", "snr_db"]
+        figures = ["frames", "streams", "auroc", "median_p", "alarms", "median_t_test"]
+        each = frame.reindex(columns=[*keys, "streams"]).explode("streams", ignore_index=True)
+        return each[keys].join(pd.json_normalize(each["streams"])).reindex(columns=keys + figures)
 
     def middle(self) -> Point:
         """The SNR and the number of frames that a table of one of them shows."""

@@ -12,9 +12,8 @@ import torch
 
 from vlista_core.dictionaries import LearnedDictionary
 from vlista_core.experiments.experiment import Experiment, cells_of, identity, published, rows_by
-from vlista_core.linops import DenseMap
 from vlista_core.models import ADLISTA, LISTA, NALISTA, VLISTA, UnfoldedModel
-from vlista_core.models.complexity import complexity, parameters
+from vlista_core.models.complexity import complexity, inputs, parameters
 from vlista_core.solvers import ISTA
 from vlista_core.study import Cell, Context, Row, Table
 from vlista_core.study.measuring import milliseconds_of
@@ -54,10 +53,8 @@ class Complexity(Experiment):
         if name == "ista":
             return {"parameters": 0, "macs": 2 * ISTA_ITERATIONS * m * LENGTH, "latency_ms": _solver_ms(m), **shared}
         model = _NETWORKS[name](m, LearnedDictionary(torch.eye(LENGTH))).eval()
-        cost, prior = (
-            complexity(model, m, LENGTH, batch=BATCH),
-            parameters(model.prior) if isinstance(model, VLISTA) else 0,
-        )
+        cost = complexity(model, m, LENGTH, batch=BATCH)
+        prior = parameters(model.prior) if isinstance(model, VLISTA) else 0
         own: Row = {"parameters": cost.parameters - prior, "prior_parameters": prior, "macs": cost.macs}
         return {**own, "latency_ms": round(cost.latency_ms, 3), **shared}
 
@@ -88,8 +85,5 @@ class Complexity(Experiment):
 
 def _solver_ms(m: int) -> float:
     """Milliseconds of ISTA on a batch."""
-    generator = torch.Generator().manual_seed(0)
-    phi = DenseMap(torch.randn(BATCH, m, LENGTH, generator=generator) / m**0.5)
-    y = torch.randn(BATCH, m, generator=generator)
-    solver = ISTA(iterations=ISTA_ITERATIONS, tolerance=1e-30)
-    return round(milliseconds_of(lambda: solver.estimate(y, phi, 0.0)), 3)
+    measured, solver = inputs(m, LENGTH, BATCH), ISTA(iterations=ISTA_ITERATIONS, tolerance=1e-30)
+    return round(milliseconds_of(lambda: solver.estimate(*measured)), 3)

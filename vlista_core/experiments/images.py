@@ -28,6 +28,8 @@ from vlista_core.problems import Batch
 from vlista_core.study import Cell, Context, Figure, Row, Table
 from vlista_core.study.tables import number, signed
 
+TITLES = {"mnist": "MNIST", "cifar10": "CIFAR-10"}
+"""Data set -> how tables call it."""
 _WITH_ERROR = "{:.3f} ± {:.3f}"
 images_of = cache(load_images)
 """(name, folder) -> the data set, loaded once per process."""
@@ -69,7 +71,7 @@ class ImageTable(ImageExperiment):
     """Of its tables and figures."""
     images: ClassVar[str]
     """The data set."""
-    fixed: ClassVar[bool] = False
+    fixed: ClassVar[bool]
     """Whether there is one Φ for all images."""
 
     models: tuple[str, ...] = (
@@ -83,6 +85,15 @@ class ImageTable(ImageExperiment):
     test_images: int = 1000
     test_images_bcs: int = 200
     """BCS inverts a matrix for every sample and step."""
+
+    def __init_subclass__(cls, *, images: str = "", fixed: bool = False) -> None:
+        """images, fixed: what sets one of the four tables apart; its names follow. Without them they are inherited."""
+        super().__init_subclass__()
+        if images:
+            phi, name = "one Φ for all" if fixed else "a Φ for each", TITLES[images]
+            cls.name, cls.images, cls.fixed = f"{images}-fixed" if fixed else images, images, fixed
+            cls.summary = f"SSIM of {name} test images, {phi}."
+            cls.heading = f"{name}, {phi} image{'s' if fixed else ''}"
 
     def cells(self) -> list[Cell]:
         """Seed by seed, number of measurements by number of measurements, all models of each together."""
@@ -159,43 +170,22 @@ def _summary(frame: pd.DataFrame) -> dict[Any, dict[Any, float]]:
     ).to_dict("index")  # fmt: skip
 
 
-class Mnist(ImageTable):
+class Mnist(ImageTable, images="mnist"):
     """MNIST with a Φ for each image."""
 
-    name: ClassVar[str] = "mnist"
-    summary: ClassVar[str] = "SSIM of MNIST test images, a Φ for each."
-    heading: ClassVar[str] = "MNIST, a Φ for each image"
-    images: ClassVar[str] = "mnist"
 
-
-class Cifar10(ImageTable):
+class Cifar10(ImageTable, images="cifar10"):
     """CIFAR-10 with a Φ for each image."""
 
-    name: ClassVar[str] = "cifar10"
-    summary: ClassVar[str] = "SSIM of CIFAR-10 test images, a Φ for each."
-    heading: ClassVar[str] = "CIFAR-10, a Φ for each image"
-    images: ClassVar[str] = "cifar10"
 
-
-class MnistFixed(ImageTable):
+class MnistFixed(ImageTable, images="mnist", fixed=True):
     """MNIST with one Φ for all images."""
-
-    name: ClassVar[str] = "mnist-fixed"
-    summary: ClassVar[str] = "SSIM of MNIST test images, one Φ for all."
-    heading: ClassVar[str] = "MNIST, one Φ for all images"
-    images: ClassVar[str] = "mnist"
-    fixed: ClassVar[bool] = True
 
     models: tuple[str, ...] = ("lista", "alista", "nalista", "a-dlista")
 
 
-class Cifar10Fixed(MnistFixed):
+class Cifar10Fixed(MnistFixed, images="cifar10", fixed=True):
     """CIFAR-10 with one Φ for all images."""
-
-    name: ClassVar[str] = "cifar10-fixed"
-    summary: ClassVar[str] = "SSIM of CIFAR-10 test images, one Φ for all."
-    heading: ClassVar[str] = "CIFAR-10, one Φ for all images"
-    images: ClassVar[str] = "cifar10"
 
 
 def measure(estimator: Estimator, problem: ImageProblem, seed: int, count: int) -> Row:

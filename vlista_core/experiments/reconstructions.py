@@ -15,13 +15,11 @@ import torch
 from torch import Tensor
 
 from vlista_core.experiments.experiment import by_measurements, cells_of, identity, rows_by
-from vlista_core.experiments.images import ImageExperiment
+from vlista_core.experiments.images import TITLES, ImageExperiment
 from vlista_core.metrics import ssim
 from vlista_core.plotting import new_figure
 from vlista_core.study import Cell, Context, Figure, Row, Table
 from vlista_core.study.tables import number
-
-DATA = {"mnist": "MNIST", "cifar10": "CIFAR-10"}
 
 
 class Reconstructions(ImageExperiment):
@@ -39,7 +37,7 @@ class Reconstructions(ImageExperiment):
     """The first of the test set."""
 
     def cells(self) -> list[Cell]:
-        return cells_of(seed=[0], measurements=self.measurements, data=DATA, model=self.models)
+        return cells_of(seed=[0], measurements=self.measurements, data=TITLES, model=self.models)
 
     def run(self, cell: Cell, context: Context) -> Row:
         data = str(cell["data"])
@@ -65,18 +63,18 @@ class Reconstructions(ImageExperiment):
             return number(found.get((data, model, m), {}).get("ssim"), ".3f")
 
         words = f"SSIM of the {self.images} images that are shown"
-        tables = {data: f"{title}: {words}" for data, title in DATA.items()}
+        tables = {data: f"{title}: {words}" for data, title in TITLES.items()}
         return [by_measurements(tables[data], self.models, self.measurements, partial(entry, data)) for data in tables]
 
     def figures(self, frame: pd.DataFrame, folder: Path) -> list[Figure]:
         found, figures = rows_by(frame, "data", "measurements", "model"), []
-        for data, m in itertools.product(DATA, sorted(self.measurements)):
+        for data, m in itertools.product(TITLES, sorted(self.measurements)):
             cells = [found[data, m, model] for model in self.models if (data, m, model) in found]
             if cells:
                 path, pixels = folder / f"reconstructions_{data}_m{m}.png", int(np.prod(cells[0]["side"]))
-                _draw(path, cells, f"{DATA[data]}: {m} measurements of {pixels:,} pixels")
+                _draw(path, cells, f"{TITLES[data]}: {m} measurements of {pixels:,} pixels")
                 caption = "The truth on top; the number under an image is its SSIM."
-                figures.append(Figure(f"{DATA[data]}: reconstructions from {m} measurements", caption, path))
+                figures.append(Figure(f"{TITLES[data]}: reconstructions from {m} measurements", caption, path))
         return figures
 
 

@@ -53,11 +53,8 @@ def build(name: str, problem: SyntheticProblem, seed: int) -> UnfoldedModel:
     The adaptive A-DLISTA works on whitened measurements, as in the image tables; all entries of a signal have the same power.
     VLISTA has its posterior anchored at the decoder and a narrow prior; its augmentation starts as A-DLISTA's does.
     """
-    n, psi, generator = (
-        problem.length,
-        LearnedDictionary(torch.eye(problem.length)),
-        torch.Generator().manual_seed(seed),
-    )
+    n, generator = problem.length, torch.Generator().manual_seed(seed)
+    psi = LearnedDictionary(torch.eye(n))
     model: UnfoldedModel
     match name:
         case "lista":

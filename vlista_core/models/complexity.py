@@ -23,7 +23,7 @@ class Complexity:
 
 def complexity(model: UnfoldedModel, measurements: int, length: int, *, batch: int = 32) -> Complexity:
     """The cost of `model` on a dense Φ [m, n] for each of `batch` samples."""
-    y, phi, noise_var = _inputs(model, measurements, length, batch)
+    y, phi, noise_var = inputs(measurements, length, batch, model.dtype)
     with torch.no_grad():
         latency = best_ms(lambda: model(y, phi, noise_var))
     return Complexity(parameters(model), macs(model, measurements, length), latency)
@@ -41,7 +41,7 @@ def macs(model: UnfoldedModel, measurements: int, length: int) -> int:
     work and solves with one vector do not.
     """
     with FlopCounterMode(display=False, custom_mapping=_FACTORISATIONS) as counter:
-        model(*_inputs(model, measurements, length, 1))
+        model(*inputs(measurements, length, 1, model.dtype))
     return int(counter.get_total_flops()) // 2
 
 
@@ -55,11 +55,12 @@ def best_ms(run: Callable[[], object], *, repeats: int = 5) -> float:
     return 1e3 * min(times[1:])
 
 
-def _inputs(model: UnfoldedModel, m: int, n: int, batch: int) -> tuple[Tensor, LinearMap, Tensor]:
+def inputs(m: int, n: int, batch: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, LinearMap, Tensor]:
+    """y [batch, m], a dense Φ for each and σ² = 0, to measure estimators with."""
     generator = torch.Generator().manual_seed(0)
-    phi = torch.randn(batch, m, n, generator=generator, dtype=model.dtype) / m**0.5
-    y = torch.randn(batch, m, generator=generator, dtype=model.dtype)
-    return y, DenseMap(phi), torch.zeros(batch, dtype=model.dtype.to_real())
+    phi = torch.randn(batch, m, n, generator=generator, dtype=dtype) / m**0.5
+    y = torch.randn(batch, m, generator=generator, dtype=dtype)
+    return y, DenseMap(phi), torch.zeros(batch, dtype=dtype.to_real())
 
 
 _FACTORISATIONS = {
