@@ -65,16 +65,18 @@ def kept(measured: Measurement, found: Estimate, loudest: float) -> Estimate:
     energy, along = squared_modulus(fit).sum(1), (fit.conj() * measured.y).real.sum(1)
     best = (along / energy.clamp_min(torch.finfo(energy.dtype).tiny)).clamp(0.0, 1.0)
     share = torch.where(energy > 2 * along, best, 1.0)
-    ratio = squared_modulus(measured.y).sum(1) / measured.noise_var.clamp_min(
-        loudest
-    )  # below, `weak` is 1 and this unused
-    chance = torch.special.gammaincc(torch.full_like(ratio, measured.y.shape[1]), ratio)
-    present = (-chance.clamp_min(10**-_SOMETHING).log10() - _NOTHING) / (_SOMETHING - _NOTHING)
-    usual = measured.phi.squared_frobenius_norm()
-    weak = loudest / measured.noise_var.clamp_min(loudest)
+    noise, usual = measured.noise_var.clamp_min(loudest), measured.phi.squared_frobenius_norm()
+    weak = loudest / noise
     weak = torch.where(weak < 1, weak * (usual / energy.maximum(usual)).sqrt(), weak)
-    share = (share * present.clamp(0.0, 1.0).maximum(weak))[:, None]
+    share = (share * _presence(measured.y, noise).maximum(weak))[:, None]
     return replace(found, signal=share * found.signal, code=None if found.code is None else share * found.code)
+
+
+def _presence(y: Tensor, noise_var: Tensor) -> Tensor:
+    """0 where noise alone may well be as strong as y, 1 where it is surely not: [batch]. y: complex, [batch, m]."""
+    ratio = squared_modulus(y).sum(1) / noise_var
+    chance = torch.special.gammaincc(torch.full_like(ratio, y.shape[1]), ratio)
+    return ((-chance.clamp_min(10**-_SOMETHING).log10() - _NOTHING) / (_SOMETHING - _NOTHING)).clamp(0.0, 1.0)
 
 
 def out_of_unit(found: Estimate, unit: Tensor) -> Estimate:
