@@ -140,7 +140,7 @@ def _check_finite(what: str, out: Estimate) -> None:
 
 def _poisoned(values: Tensor, value: complex) -> Tensor:
     """A copy whose last entry is `value`."""
-    copy = values.clone()
+    copy = values.clone(memory_format=torch.contiguous_format)
     copy.view(-1)[-1:].fill_(value)
     return copy
 
