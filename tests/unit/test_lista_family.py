@@ -17,6 +17,7 @@ from vlista_core.data.synthetic import SyntheticProblem
 from vlista_core.dictionaries import LearnedDictionary
 from vlista_core.models import ALISTA, LISTA, LISTACP, MODELS, NALISTA, AdaLISTA, HyperLISTA, UnfoldedModel
 from vlista_core.models.fixed_dictionary import analytic_weights
+from vlista_core.models.layer import Recursion, Search, greedy_layers, steady_layers
 from vlista_core.problems import Batch
 from vlista_core.solvers import ISTA
 from vlista_core.testing import sparse_batch
@@ -198,6 +199,19 @@ def test_analytic_weights_follow_rows_that_say_nothing_new(dtype: torch.dtype) -
     turned = torch.linalg.qr(torch.randn(16, 8, dtype=dtype, generator=generator)).Q
     for isometry in (zeros, repeats, turned):
         torch.testing.assert_close(analytic_weights(isometry @ a), isometry @ weights, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("search", [greedy_layers, steady_layers])
+def test_a_grid_passes_over_steps_that_give_no_number(search: Search) -> None:
+    signal = torch.ones(2, 3)
+    recursion = Recursion(
+        torch.zeros(2, 3),
+        lambda t, code: signal - code,
+        lambda t, code, threshold: code,
+        lambda code: torch.where(code < 0.45, torch.nan, code),
+    )
+    chosen = search(recursion, 1, signal, [0.3, 0.4, 0.6, 0.5], torch.ones(1, 1))
+    assert [layer.step for layer in chosen] == [0.6]
 
 
 @pytest.mark.parametrize("cls", [ALISTA, NALISTA])

@@ -7,7 +7,8 @@ from torch import Tensor
 from vlista_core.data.synthetic import SyntheticProblem
 from vlista_core.estimate import Measurement
 from vlista_core.linops import DenseMap
-from vlista_core.solvers import AMP, BCS, FISTA, IHT, OMP, VAMP, Solver
+from vlista_core.metrics import nmse_db
+from vlista_core.solvers import AMP, BCS, FISTA, IHT, OMP, VAMP, Solver, select_hyperparameters
 from vlista_core.solvers.base import State, iterate
 
 SIZE = 16
@@ -90,3 +91,14 @@ def test_a_dead_column_is_never_in_a_code(solver: Solver, dtype: torch.dtype) ->
     assert code is not None
     assert bool((code[:, ::2] == 0).all())
     assert bool((code[:, 1::2] != 0).any())
+
+
+def test_a_point_of_a_grid_whose_figure_is_no_number_ranks_last() -> None:
+    problem = SyntheticProblem(length=20, rows=10, snr_db=20.0)
+
+    def metric(estimate: Tensor, signal: Tensor) -> float:
+        return nmse_db(estimate / (estimate != 0).any(), signal)  # NaN where the penalty leaves nothing
+
+    found = select_hyperparameters(FISTA, {"penalty": [1e9, 0.01, 0.1]}, problem, metric, count=8)
+    assert found.solver.penalty != 1e9
+    assert found.scores[-1] == ({"penalty": 1e9}, float("inf"))
