@@ -71,7 +71,7 @@ class Recursion:
         return codes
 
     def error(self, code: Tensor, signal: Tensor) -> float:
-        """‖ŝ - s‖², summed over the batch; Inf where that is no number, to rank last. code: [batch, b], signal: s [batch, n]."""
+        """‖ŝ - s‖², summed over the batch; Inf where that is no number, to rank last. code: [batch, b], signal: [batch, n]."""
         error = float((self.synthesis(code) - signal).abs().square().sum())
         return math.inf if math.isnan(error) else error
 
