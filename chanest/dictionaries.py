@@ -82,7 +82,7 @@ class KroneckerMap(LinearMap):
             result = (chosen[..., :, None] * result[..., None, :]).flatten(-2)
         return result.mT
 
-    def column_norms(self) -> Tensor:
+    def _column_norms(self) -> Tensor:
         norms = [torch.linalg.vector_norm(factor, dim=-2, keepdim=True) for factor in self.factors]
         return _kron(norms)[..., 0, :].reshape(self.batch or 1, -1)
 

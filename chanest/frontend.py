@@ -103,7 +103,7 @@ class BeamformingMap(LinearMap):
         columns = x.expand(self.batch, -1, -1).mT.reshape(self.batch, count * self.subcarriers, -1, self.antennas)
         return self._forward(columns).reshape(self.batch, count, -1).mT
 
-    def column_norms(self) -> Tensor:
+    def _column_norms(self) -> Tensor:
         power = self.transmit.abs().square()
         if self.weights is None:
             norms = power.sum(2).sqrt()[:, :, None].expand(-1, -1, self.antennas)

@@ -119,7 +119,7 @@ class LearnedMap(nn.Module, LinearMap, Configured):
     def columns(self, index: Tensor) -> Tensor:
         return self.frozen().columns(index)
 
-    def column_norms(self) -> Tensor:
+    def _column_norms(self) -> Tensor:
         return self.frozen().column_norms()
 
     def gram(self) -> Tensor:

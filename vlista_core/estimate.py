@@ -33,6 +33,12 @@ class Estimator(ABC):
     forms_product: bool = False
     """Whether the method needs the matrix of Φ (or ΦΨ) by definition, be it of all its instances or of this one."""
 
+    scale_free: bool = False
+    """Whether y and the noise in other units give the same in that unit: estimate(cy, Φ, c²σ²) = c·estimate(y, Φ, σ²).
+
+    True of methods whose settings are relative; a prior or a threshold that was learned has units of its own.
+    """
+
     @abstractmethod
     def estimate(self, y: Tensor, phi: LinearMap | Tensor, noise_var: Tensor | float) -> Estimate:
         """y: [batch, m]; phi: LinearMap, [m, n] or [batch, m, n]; noise_var: E|n|² per entry, a float or [batch]."""
@@ -90,7 +96,7 @@ def _check_finite(name: str, value: Tensor) -> None:
     """ValueError where a NaN or Inf is found. The sum is one plain read; only a suspicious one is looked at closely."""
     if value.is_meta or not (value.is_floating_point() or value.is_complex()):
         return
-    total = torch.view_as_real(value).sum() if value.is_complex() else value.sum()
+    total = torch.view_as_real(value.resolve_conj()).sum() if value.is_complex() else value.sum()
     if not bool(torch.isfinite(total)):
         bad = int((~torch.isfinite(value)).sum())
         if bad:

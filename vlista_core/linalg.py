@@ -7,6 +7,9 @@ the CPU build of torch 2.13 with two threads, and is banned by the linter.
 import torch
 from torch import Tensor
 
+_SINGULAR = 64.0
+"""Pivots and eigenvalues of so many units of rounding of the largest count as zero."""
+
 
 def cholesky(matrix: Tensor) -> Tensor:
     """Lower Cholesky factor of Hermitian positive semi-definite matrices. matrix: [..., n, n] -> [..., n, n].
@@ -39,3 +42,22 @@ def cholesky(matrix: Tensor) -> Tensor:
 def solve_hermitian(matrix: Tensor, right: Tensor) -> Tensor:
     """X with matrix X = right. matrix: [..., n, n] Hermitian positive definite, right: [..., n, k] -> [..., n, k]."""
     return torch.cholesky_solve(right, cholesky(matrix))
+
+
+def solve_semidefinite(matrix: Tensor, right: Tensor) -> Tensor:
+    """matrix⁺ right, for matrices that may be singular. matrix: [..., n, n] Hermitian, right: [..., n, k] -> [..., n, k].
+
+    Where a pivot of Cholesky is rounding of the diagonal, the directions whose eigenvalue is rounding of the largest are left
+    out: a jittered factor would divide the rounding of `right` there by that of the matrix.
+    """
+    factor, failed = torch.linalg.cholesky_ex(matrix)
+    solution: Tensor = torch.cholesky_solve(right, factor)
+    least = _SINGULAR * torch.finfo(matrix.dtype).eps
+    pivots, diagonal = (each.diagonal(dim1=-2, dim2=-1).real for each in (factor, matrix))
+    singular = (failed > 0) | ~(pivots.square().amin(-1) > least * diagonal.amax(-1))
+    if singular.is_meta or not bool(singular.any()):
+        return solution
+    values, vectors = torch.linalg.eigh(matrix[singular])
+    inverse = torch.where(values > least * values[..., -1:], 1.0 / values, 0.0)
+    solution[singular] = vectors @ (inverse[..., None] * (vectors.mH @ right[singular]))
+    return solution

@@ -75,7 +75,7 @@ def kept(measured: Measurement, found: Estimate, loudest: float) -> Estimate:
 def _presence(y: Tensor, noise_var: Tensor) -> Tensor:
     """0 where noise alone may well be as strong as y, 1 where it is surely not: [batch]. y: complex, [batch, m]."""
     ratio = squared_modulus(y).sum(1) / noise_var
-    chance = torch.special.gammaincc(torch.full_like(ratio, y.shape[1]), ratio)
+    chance: Tensor = torch.special.gammaincc(torch.full_like(ratio, y.shape[1]), ratio)
     return ((-chance.clamp_min(10**-_SOMETHING).log10() - _NOTHING) / (_SOMETHING - _NOTHING)).clamp(0.0, 1.0)
 
 

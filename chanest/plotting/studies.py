@@ -262,6 +262,8 @@ def draw_reliability(study: "CoverageStudy", variances: pd.DataFrame, path: Path
                 rows = variances[(variances["kind"] == kind) & (variances["snr_db"] == snr)]
                 ends = list[End]()
                 for name, covered in zip(rows["name"], rows["covered"], strict=True):
+                    if None in covered:
+                        continue
                     gap = [100 * (share - level) for share, level in zip(covered, LEVELS, strict=True)]
                     _curve(axes, [100 * level for level in LEVELS], gap, look_of(name), every=3)
                     ends.append((gap[-1], name, look_of(name)))
@@ -285,8 +287,10 @@ def draw_tracking(study: "TrackingStudy", frame: pd.DataFrame, path: Path) -> No
                 own, kind = look_of(row["name"]), row["kind"]
                 line = DOTTED if kind == "alone" else "-" if kind == "tracked" else _BOUND_LINES[0]
                 look = Look(own.colour, own.marker, line, strong=kind == "tracked")
-                _curve(axes, snapshots, row["nmse_db"], look, size=0.7)
-                ends.append((row["nmse_db"][-1], row["label"], look))
+                levels = [math.nan if level is None else level for level in row["nmse_db"]]
+                _curve(axes, snapshots, levels, look, size=0.7)
+                if not math.isnan(levels[-1]):
+                    ends.append((levels[-1], row["label"], look))
             _finish(axes, "snapshot of the track", "NMSE (dB)", f"SNR {snr:g} dB", snapshots)
             label_ends(figure, axes, ends)
         figure.suptitle(f"What earlier snapshots are worth: {study.tracks} test tracks", fontsize=13)

@@ -24,7 +24,7 @@ from chanest.studies.ranking import Ranking
 from vlista_core.estimate import Estimator
 from vlista_core.problems import check_count
 from vlista_core.study import Cell, Context, Figure, Row, Table
-from vlista_core.study.measuring import milliseconds_of, ratio_interval
+from vlista_core.study.measuring import finite, milliseconds_of, ratio_interval
 from vlista_core.validation import sentence
 
 Sweep = Literal["snr", "pilots", "chains", "bits"]
@@ -150,7 +150,7 @@ class AccuracyStudy(ChannelStudy):
 
         def errors(batch: ChannelBatch) -> Tensor:
             signal = estimator.estimate(batch.y, batch.phi, batch.noise_var).signal
-            return (signal - batch.signal).abs().square().sum(1, dtype=torch.float64)
+            return (signal - batch.signal).abs().double().square().sum(1)
 
         return {**self._errors(errors, cell), **facts}
 
@@ -160,7 +160,7 @@ class AccuracyStudy(ChannelStudy):
         error, power = [], []
         for batch in draws(problem, self.channels, seed=self.seed, snr_db=level_of(cell)):
             error.append(errors(batch.to(self.device) if cell["kind"] == "estimator" else batch))
-            power.append(batch.signal.abs().square().sum(1, dtype=torch.float64))
+            power.append(batch.signal.abs().double().square().sum(1))
         squares = [torch.cat(parts).double().cpu().numpy() for parts in (error, power)]
         return nmse_figures(*squares, group=problem.source.snapshots, seed=self.seed)
 
@@ -225,8 +225,7 @@ def nmse_figures(error: NDArray[np.float64], power: NDArray[np.float64], *, grou
 
 
 def _db(ratio: float) -> float | None:
-    level = 10 * math.log10(ratio) if ratio > 0 else -math.inf
-    return level if math.isfinite(level) else None
+    return finite(10 * math.log10(ratio)) if ratio > 0 else None
 
 
 def _milliseconds(estimator: Estimator, batch: ChannelBatch) -> float:

@@ -29,9 +29,9 @@ class BlockErrors:
         self.snrs = sorted(set(self.rows["snr_db"]))
 
     def curve(self, name: str, mode: ErrVar, column: str) -> list[float]:
-        """A column of a receiver by ascending SNR; NaN where the cell is not done."""
+        """A column of a receiver by ascending SNR; NaN where the cell is not done, or was before there was such a column."""
         rows = self.rows[(self.rows["name"] == name) & (self.rows["kind"] == mode)].set_index("snr_db")
-        return [float(value) for value in rows[column].astype(float).reindex(self.snrs)]
+        return [float(value) for value in rows.get(column, rows["bler"] * math.nan).astype(float).reindex(self.snrs)]
 
     def needed_snr(self, name: str, mode: ErrVar, column: str = "bler") -> float | None:
         """The SNR in dB at which the BLER of a receiver, or an end of its interval, falls to 10 %."""
@@ -72,7 +72,8 @@ class BlockErrors:
             needed, low, high = (self.needed_snr(name, mode, column) for column in ("bler", "bler_low", "bler_high"))
             between = "–" if low is None or high is None else f"{decibels(low)} to {decibels(high)}"
             gap = None if needed is None or genie is None else needed - genie
-            nmse = decibels(self.curve(name, mode, "channel_nmse_db")[middle])
+            level, lost = (self.curve(name, mode, column)[middle] for column in ("channel_nmse_db", "diverged"))
+            nmse = decibels(level, diverged=lost)
             rates = map(_rate, self.curve(name, mode, "bler"))
             lines.append((_shown(name), decibels(needed), between, signed(gap), nmse, *rates))
         heading = ("", f"SNR for {TARGET:.0%}", "95 %", "from genie (b)", f"NMSE of G at {self.snrs[middle]:g} dB")

@@ -13,9 +13,10 @@ from chanest.studies.common import ChannelStudy, draws, level_of, load, nested, 
 from chanest.uncertainty.calibrating import negative_log_likelihood
 from chanest.uncertainty.estimate import ChannelEstimate
 from chanest.weights import get_estimator
-from vlista_core.metrics import calibration_error, coverage, nmse_db
+from vlista_core.metrics import calibration_error, coverage, finite_samples, nmse_db
 from vlista_core.problems import check_count
 from vlista_core.study import Cell, Context, Figure, Row, Table
+from vlista_core.study.measuring import finite
 from vlista_core.study.tables import decibels, number
 
 LEVELS = tuple(round(0.05 * step, 2) for step in range(1, 20))
@@ -77,11 +78,12 @@ class CoverageStudy(ChannelStudy):
             signals.append(found.signal)
             truths.append(batch.signal)
         signal, truth = torch.cat(signals), torch.cat(truths)
-        row: Row = {"nmse_db": nmse_db(signal, truth), **facts}
+        row: Row = {"nmse_db": finite(nmse_db(signal, truth)), **facts}
         for kind, parts in variances.items():
             if parts:
-                covered = float(torch.cat(inside).double().mean()) if kind == "calibrated" else None
-                row[kind] = {**_figures(signal, torch.cat(parts), truth), "interval_90": covered}
+                figures = _figures(signal, torch.cat(parts), truth)
+                known = kind == "calibrated" and not figures["diverged"]
+                row[kind] = {**figures, "interval_90": float(torch.cat(inside).double().mean()) if known else None}
         return row
 
     def variances(self, frame: pd.DataFrame) -> pd.DataFrame:
@@ -98,7 +100,8 @@ class CoverageStudy(ChannelStudy):
             for _, row in found[found["snr_db"] == snr].sort_values("nll", kind="stable").iterrows():
                 shares = [*(row["covered"][LEVELS.index(level)] for level in _SHOWN), row["interval_90"]]
                 error, nll = number(row["calibration_error"], ".3f"), decibels(row["nll"], 3)
-                levels = decibels(row["sharpness_db"]), decibels(row["nmse_db"])
+                nmse = decibels(row["nmse_db"], diverged=row.get("diverged"))
+                levels = decibels(row["sharpness_db"]), nmse
                 lines.append((row["name"], row["kind"], *map(_percent, shares), error, nll, *levels))
             title = f"Coverage of intervals at {snr:g} dB, {self.channels:,} test channels"
             tables.append(Table.of(title, heading, lines))
@@ -113,13 +116,17 @@ class CoverageStudy(ChannelStudy):
 
 
 def _figures(signal: Tensor, variance: Tensor, truth: Tensor) -> Row:
-    """What one variance [channels, n] is worth; nats per entry, and E|h|² = 1 for the sharpness."""
+    """What one variance [channels, n] is worth; nats per entry, and E|h|² = 1 for the sharpness.
+
+    diverged: channels whose estimate or variance has a NaN or Inf; the figures are None where there are any.
+    """
     errors = (signal - truth).abs().square()
     return {
-        "covered": [coverage(signal, variance, truth, level) for level in LEVELS],
-        "calibration_error": calibration_error(signal, variance, truth),
-        "nll": negative_log_likelihood(errors, variance.clamp_min(torch.finfo(variance.dtype).tiny)),
-        "sharpness_db": 10 * float(variance.mean(dtype=torch.float64).log10()),
+        "covered": [finite(coverage(signal, variance, truth, level)) for level in LEVELS],
+        "calibration_error": finite(calibration_error(signal, variance, truth)),
+        "nll": finite(negative_log_likelihood(errors, variance.clamp_min(torch.finfo(variance.dtype).tiny))),
+        "sharpness_db": finite(10 * float(variance.mean(dtype=torch.float64).log10())),
+        "diverged": int((~(finite_samples(signal) & finite_samples(variance))).sum()),
     }
 
 

@@ -71,7 +71,10 @@ class LinkStudy(ChannelStudy, LinkSetup):
         ]
 
     def run(self, cell: Cell, context: Context) -> Row:
-        """The figures for each `err_var`, on the same blocks: {"channel_nmse_db": …, "estimated": {…}, "zero": {…}}."""
+        """The figures for each `err_var`, on the same blocks: {"channel_nmse_db": …, "estimated": {…}, "zero": {…}}.
+
+        diverged: blocks that a receiver lost because its estimate was not finite or absurd; there is no NMSE then.
+        """
         from chanest.link.receivers import over_grid, receiver, usable
 
         name, snr = str(cell["name"]), level_of(cell)
@@ -83,8 +86,10 @@ class LinkStudy(ChannelStudy, LinkSetup):
             told, facts = receiver(name, link, learn)
             errors: dict[ErrVar, list[int]] = {mode: [] for mode in self.err_var}
             off = power = 0.0
+            diverged = 0
             for blocks in _blocks(setup, self.seed, "test", self.blocks, snr):
                 h_hat, err_var = told(blocks)
+                diverged += int((usable(h_hat) != h_hat).flatten(1).any(1).sum())
                 h_hat, err_var = usable(h_hat), torch.nan_to_num(err_var, 1.0, 1.0)
                 for mode in self.err_var:
                     decided = link.decode(blocks, h_hat, err_var if mode == "estimated" else torch.zeros(()))
@@ -92,7 +97,8 @@ class LinkStudy(ChannelStudy, LinkSetup):
                 off += _power(h_hat[..., -1, -1] - over_grid(link, blocks.effective)[..., -1, -1])
                 power += _power(blocks.effective)
         return {
-            "channel_nmse_db": 10 * math.log10(off / power) if off else None,
+            "channel_nmse_db": 10 * math.log10(off / power) if off and not diverged else None,
+            "diverged": diverged,
             "scale": facts.get("scale"),
             "told": facts.get("err_var"),
             **{mode: rates(errors[mode], self.information_bits, self.peak_efficiency) for mode in self.err_var},

@@ -16,6 +16,7 @@ from chanest.weights import get_estimator
 from vlista_core.metrics import auroc
 from vlista_core.problems import check_count
 from vlista_core.study import Cell, Context, Figure, Row, Table
+from vlista_core.study.measuring import finite
 from vlista_core.study.tables import number
 from vlista_core.tensorfile import Json
 
@@ -215,7 +216,7 @@ def _figures(detector: NoveltyDetector, streams: Tensor, snr_db: float, home: Te
     return {
         "frames": length,
         "streams": count,
-        "auroc": None if home is None else auroc(home, statistic),
+        "auroc": None if home is None else finite(auroc(home, statistic)),
         "median_p": float(p_values.median()),
         "alarms": float((p_values <= detector.level).double().mean()),
         "median_t_test": t_test,

@@ -53,6 +53,11 @@ class Ranking:
         value: float | None = self.rows.get((name, point), {}).get(column)
         return None if missing(value) else value
 
+    def shown(self, name: str, point: Point, digits: int = 1) -> str:
+        """The NMSE as tables print it."""
+        row = self.rows.get((name, point), {})
+        return decibels(row.get("nmse_db"), digits, diverged=row.get("diverged"))
+
     def gap(self, name: str, point: Point) -> float | None:
         """How far in dB the NMSE lies above that of the reference bound; None without one."""
         mine, bound = self.level(name, point), self.level(REFERENCE, point)
@@ -85,7 +90,7 @@ class Ranking:
         for name in (*estimators, *bounds):
             cost = self.costs.get(name, {})
             label = f"{self.labels[name]} (bound)" if name in bounds else self.labels[name]
-            levels = (decibels(self.level(name, point)) for point in points)
+            levels = (self.shown(name, point) for point in points)
             times = (milliseconds(cost.get(key)) for key in ("ms_batch_1", "ms_batch"))
             parameters = number(cost.get("parameters"), ",.0f")
             lines.append((label, *levels, signed(self.mean_gap(name, points)), *times, parameters))
@@ -105,11 +110,11 @@ class Ranking:
     def _interval_table(self) -> Table:
         lines = [
             (
-                self.labels[row["name"]], f"{row['value']:g}", f"{row['snr_db']:g}", decibels(row["nmse_db"], 2),
+                self.labels[name], f"{row['value']:g}", f"{row['snr_db']:g}", self.shown(name, point, 2),
                 f"{decibels(row['nmse_low_db'], 2)} … {decibels(row['nmse_high_db'], 2)}",
                 decibels(row["nmse_mean_db"], 2), decibels(row["nmse_median_db"], 2), f"{row['diverged']:.0f}",
             )
-            for row in self.rows.values()
+            for (name, point), row in self.rows.items()
         ]  # fmt: skip
         symbol = _SYMBOLS[self.study.sweep]
         heading = ("name", symbol, "SNR (dB)", "NMSE (dB)", "95 % interval", "mean", "median", "diverged")

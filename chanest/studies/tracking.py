@@ -15,8 +15,10 @@ from chanest.studies.common import ChannelStudy, draws, level_of, load, planned_
 from chanest.studies.ranking import REFERENCE
 from chanest.tracking import Tracker, track
 from chanest.weights import get_estimator
+from vlista_core.metrics import finite_samples
 from vlista_core.problems import check_count
 from vlista_core.study import Cell, Context, Figure, Row, Table
+from vlista_core.study.measuring import finite
 from vlista_core.study.tables import decibels
 
 _TRACKS_AT_ONCE = 25
@@ -82,14 +84,23 @@ class TrackingStudy(ChannelStudy):
         return {"label": label, **found, **facts}
 
     def _levels(self, estimate: Callable[[ChannelBatch], Tensor], cell: Cell) -> Row:
-        """NMSE of each snapshot and of all, in dB: ratios of sums. estimate: ĥ of whole tracks."""
-        error, power = (torch.zeros(self.snapshots, dtype=torch.float64) for _ in range(2))
+        """NMSE of each snapshot and of all, in dB: ratios of sums. estimate: ĥ of whole tracks.
+
+        diverged: how many estimates of each snapshot have a NaN or Inf; its NMSE is None where there are any.
+        """
+        error, power, diverged = (torch.zeros(self.snapshots, dtype=torch.float64) for _ in range(3))
         count, at_once = self.tracks * self.snapshots, _TRACKS_AT_ONCE * self.snapshots
         for batch in draws(self.problem, count, seed=self.seed, snr_db=level_of(cell), batch=at_once):
-            for total, value in ((error, estimate(batch) - batch.signal), (power, batch.signal)):
+            found = estimate(batch)
+            for total, value in ((error, found - batch.signal), (power, batch.signal)):
                 total += value.abs().square().sum(1, dtype=torch.float64).reshape(-1, self.snapshots).sum(0)
+            diverged += (~finite_samples(found)).reshape(-1, self.snapshots).sum(0)
         levels, over_all = 10 * torch.log10(error / power), 10 * torch.log10(error.sum() / power.sum())
-        return {"nmse_db": [round(level, 3) for level in levels.tolist()], "all_db": round(float(over_all), 3)}
+        return {
+            "nmse_db": [finite(level, 3) for level in levels.tolist()],
+            "all_db": finite(float(over_all), 3),
+            "diverged": [int(count) for count in diverged],
+        }
 
     def tables(self, frame: pd.DataFrame) -> list[Table]:
         """A table for each SNR: snapshots across."""
@@ -97,10 +108,11 @@ class TrackingStudy(ChannelStudy):
         heading = ("estimator", *map(str, range(1, self.snapshots + 1)), "all")
         for snr in values_of(frame, "snr_db"):
             rows = frame[frame["snr_db"] == snr]
-            lines = [
-                (label, *(decibels(level, 2) for level in levels), decibels(mean, 2))
-                for label, levels, mean in zip(rows["label"], rows["nmse_db"], rows["all_db"], strict=True)
-            ]
+            lines = []
+            for _, row in rows.iterrows():
+                counts = row["diverged"] if isinstance(row.get("diverged"), list) else [0] * self.snapshots
+                levels = (decibels(level, 2, diverged=n) for level, n in zip(row["nmse_db"], counts, strict=True))
+                lines.append((row["label"], *levels, decibels(row["all_db"], 2, diverged=sum(counts))))
             title = f"NMSE (dB) by snapshot of a track, SNR {snr:g} dB"
             tables.append(Table.of(title, heading, lines, bounds=int((rows["kind"] == "bound").sum())))
         return tables

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from chanest.frontend import BeamformingMap
 from vlista_core.gaussian import Covariance, DenseCovariance, WhiteCovariance
 from vlista_core.linops import LinearMap
 from vlista_core.testing import COVARIANCE_CHECKS, MAP_CHECKS, CovarianceCase, MapCase
+from vlista_core.testing.covariances import check_blind, check_scale
 
 BATCH, PILOTS = 3, 4
 TX, RX = upa(2, 3), upa(1, 2)
@@ -150,4 +152,35 @@ def test_every_kind_of_covariance_is_checked() -> None:
         return {cls, *(kind for each in below for kind in kinds(each))}
 
     checked = {type(case.make(torch.complex128)) for case in CASES}
-    assert {kind for kind in kinds(Covariance) if not getattr(kind, "__abstractmethods__", None)} == checked
+    shipped = {kind for kind in kinds(Covariance) if kind.__module__ != __name__}
+    assert {kind for kind in shipped if not getattr(kind, "__abstractmethods__", None)} == checked
+
+
+@dataclass(frozen=True, eq=False)
+class _Jittered(DenseCovariance):
+    """Adds a jitter that has units, and so is wrong for small signals."""
+
+    def seen(self, phi: LinearMap) -> Tensor:
+        return super().seen(phi) + 1e-6 * torch.eye(phi.shape[0], dtype=phi.dtype)
+
+    def mixture(self, weights: Tensor) -> _Jittered:
+        return _Jittered(super().mixture(weights).materialize())
+
+
+@dataclass(frozen=True, eq=False)
+class _JitteredColumns(ColumnCovariance):
+    """The same jitter where there are few columns: takes for measured what was not."""
+
+    def gram_seen(self, phi: LinearMap) -> Tensor:
+        gram = super().gram_seen(phi)
+        return gram + 1e-6 * torch.eye(gram.shape[1], dtype=gram.dtype)
+
+
+def test_the_checks_can_fail() -> None:
+    dense = CovarianceCase("jittered", lambda dtype: _Jittered(_definite((BATCH, 12), dtype, 1)))
+    with pytest.raises(AssertionError, match="1e-06 times as large: mean differs"):
+        check_scale(dense, torch.complex128)
+    few = _columns(torch.complex128, count=3, subcarriers=1)
+    columns = CovarianceCase("jittered", lambda dtype: _JitteredColumns(few.delay, few.space), NARROW, dense=False)
+    with pytest.raises(AssertionError, match="of zeros: variance differs"):
+        check_blind(columns, torch.complex128)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ import torch
 from vlista_core.dictionaries import LearnedDictionary, dct, wavelet
 from vlista_core.linops import DenseMap, GroupedMap, IdentityMap, LinearMap
 from vlista_core.testing import MAP_CHECKS, MapCase, SpyMap
+from vlista_core.testing.maps import check_dead_columns
 
 
 def _normal(shape: tuple[int, ...], dtype: torch.dtype, seed: int = 7) -> torch.Tensor:
@@ -62,3 +64,28 @@ CASES = [
 @pytest.mark.parametrize("check", MAP_CHECKS, ids=lambda check: check.__name__)
 def test_map_contract(check: Callable[[MapCase, torch.dtype], None], case: MapCase, dtype: torch.dtype) -> None:
     check(case, dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class _Naive(DenseMap):
+    """Takes every norm for what it is, as a product too."""
+
+    def __matmul__(self, other: LinearMap) -> LinearMap:
+        return _Naive(self.materialize() @ other.materialize())
+
+    def column_norms(self) -> torch.Tensor:
+        return self._column_norms()
+
+
+def test_the_checks_can_fail() -> None:
+    with pytest.raises(AssertionError, match="norms of live and dead columns"):
+        check_dead_columns(MapCase("naive", lambda dtype: _Naive(_normal((4, 7, 11), dtype))), torch.float64)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_column_is_dead_in_the_precision_of_its_map(dtype: torch.dtype) -> None:
+    matrix = torch.eye(4, dtype=dtype)
+    matrix[1, 1], matrix[2, 2] = 1e-7, 1e-3
+    dead = DenseMap(matrix).column_norms()[0] == 0
+    assert dead.tolist() == [False, dtype == torch.float32, False, False]
+    assert bool((DenseMap(torch.zeros(3, 4, dtype=dtype)).column_norms() == 0).all())

@@ -31,6 +31,8 @@ from vlista_core.testing import ESTIMATOR_CHECKS, EstimatorCase, sparse_batch
 
 M, N, ATOMS, LAYERS = 24, 40, 60, 3
 Make = Callable[[torch.dtype], UnfoldedModel]
+ONE_PHI = "its weights are those of one phi"
+UNTRAINED = "its steps are untrained, and as long for half the rows as for all"
 
 
 def _dictionary(dtype: torch.dtype) -> Tensor:
@@ -62,8 +64,9 @@ def _case(
     sample: Callable[[torch.dtype], Batch] = sparse_batch,
     *,
     ignores_phi: str = "",
+    no_bound: str = "",
 ) -> EstimatorCase:
-    return EstimatorCase(name, lambda dtype, device: make(dtype).to(device), sample, ignores_phi)
+    return EstimatorCase(name, lambda dtype, device: make(dtype).to(device), sample, ignores_phi, no_bound)
 
 
 def _weights(dtype: torch.dtype) -> Tensor:
@@ -83,35 +86,51 @@ CASES: dict[str, list[EstimatorCase]] = {
         ),
     ],
     "lista-cp": [
-        _case("lista-cp", lambda dtype: LISTACP(_matrix(dtype), layers=LAYERS, dtype=dtype), _one_phi),
+        _case(
+            "lista-cp", lambda dtype: LISTACP(_matrix(dtype), layers=LAYERS, dtype=dtype), _one_phi, no_bound=ONE_PHI
+        ),
         _case(
             "lista-cp overcomplete",
             lambda dtype: LISTACP(_matrix(dtype), layers=LAYERS, dictionary=_dictionary(dtype), dtype=dtype),
             _one_phi,
+            no_bound=ONE_PHI,
         ),
     ],
     "alista": [
-        _case("alista", lambda dtype: ALISTA(_weights(dtype), layers=LAYERS, dtype=dtype), _one_phi),
+        _case("alista", lambda dtype: ALISTA(_weights(dtype), layers=LAYERS, dtype=dtype), _one_phi, no_bound=ONE_PHI),
         _case(
             "alista per sample overcomplete",
             lambda dtype: ALISTA(None, layers=LAYERS, dictionary=_dictionary(dtype), dtype=dtype),
             _overcomplete,
+            no_bound=UNTRAINED,
         ),
     ],
     "nalista": [
-        _case("nalista", lambda dtype: NALISTA(_weights(dtype), layers=LAYERS, hidden=8, dtype=dtype), _one_phi),
+        _case(
+            "nalista",
+            lambda dtype: NALISTA(_weights(dtype), layers=LAYERS, hidden=8, dtype=dtype),
+            _one_phi,
+            no_bound=ONE_PHI,
+        ),
         _case(
             "nalista per sample overcomplete",
             lambda dtype: NALISTA(None, layers=LAYERS, hidden=8, dictionary=_dictionary(dtype), dtype=dtype),
             _overcomplete,
+            no_bound=UNTRAINED,
         ),
     ],
     "hyperlista": [
-        _case("hyperlista", lambda dtype: HyperLISTA(_matrix(dtype), layers=LAYERS, dtype=dtype), _one_phi),
+        _case(
+            "hyperlista",
+            lambda dtype: HyperLISTA(_matrix(dtype), layers=LAYERS, dtype=dtype),
+            _one_phi,
+            no_bound=ONE_PHI,
+        ),
         _case(
             "hyperlista per sample overcomplete",
             lambda dtype: HyperLISTA(None, layers=LAYERS, dictionary=_dictionary(dtype), dtype=dtype),
             _overcomplete,
+            no_bound=UNTRAINED,
         ),
     ],
     "ada-lista": [
@@ -134,6 +153,7 @@ CASES: dict[str, list[EstimatorCase]] = {
             "a-dlista whitened",
             lambda dtype: ADLISTA(_learned(dtype), layers=LAYERS, covariance=torch.eye(N, dtype=dtype)),
             _overcomplete,
+            no_bound=UNTRAINED,
         ),
         _case(
             "a-dlista paper",

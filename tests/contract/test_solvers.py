@@ -6,12 +6,21 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from torch import Tensor
 
-from vlista_core.estimate import Estimate, Estimator
-from vlista_core.linops import DenseMap, LinearMap
-from vlista_core.solvers import SOLVERS, Solver
+from vlista_core.estimate import Estimate, Estimator, Measurement
+from vlista_core.linops import DenseMap, LinearMap, as_map
+from vlista_core.solvers import FISTA, SOLVERS, Solver
 from vlista_core.testing import ESTIMATOR_CHECKS, EstimatorCase, sparse_batch
 from vlista_core.testing.estimators import check_device, check_inputs_unchanged, check_product_not_formed
+from vlista_core.testing.numbers import (
+    check_hostile_phi,
+    check_not_finite,
+    check_precision,
+    check_same_numbers,
+    check_scale,
+    check_snr,
+)
 
 
 def _overcomplete(dtype: torch.dtype, device: str | torch.device = "cpu") -> LinearMap:
@@ -75,3 +84,80 @@ def test_the_checks_can_fail() -> None:
         check_inputs_unchanged(careless, torch.float64)
     with pytest.raises(AssertionError, match="materialize or gram was called"):
         check_product_not_formed(careless, torch.float64)
+
+
+class _Toy(Estimator):
+    """Φᴴy, spoilt by `spoil(Φᴴy, measurement)`; it checks its inputs unless told not to."""
+
+    def __init__(
+        self, spoil: Callable[[Tensor, Measurement], Tensor], *, scale_free: bool = False, careful: bool = True
+    ) -> None:
+        self.spoil, self.scale_free, self.careful = spoil, scale_free, careful
+
+    def estimate(self, y: Tensor, phi: LinearMap | Tensor, noise_var: Tensor | float) -> Estimate:
+        if self.careful:
+            measured = Measurement.checked(y, phi, noise_var)
+        else:
+            measured = Measurement(y, as_map(phi), torch.as_tensor(noise_var).expand(len(y)))
+        return Estimate(self.spoil(measured.phi.adjoint(measured.y), measured))
+
+
+def _to_unit_peak(matched: Tensor, measured: Measurement) -> Tensor:
+    return matched / matched.abs().amax(1, keepdim=True)
+
+
+def _over_norms_but_zeros(matched: Tensor, measured: Measurement) -> Tensor:
+    norms = torch.linalg.vector_norm(measured.phi.materialize(), dim=1).square()
+    return torch.where(norms > 0, matched / norms.clamp_min(1e-300), 0)
+
+
+def _absolute(matched: Tensor, measured: Measurement) -> Tensor:
+    return torch.where(matched.abs() > 0.1, matched, 0)
+
+
+def _through_the_power(matched: Tensor, measured: Measurement) -> Tensor:
+    """Right, if only (σ²)⁻²⁰ were in reach of the precision."""
+    return matched + 0 * (1e4 * measured.noise_var).pow(-20)[:, None]
+
+
+def _cubed(matched: Tensor, measured: Measurement) -> Tensor:
+    return matched * matched.abs().square().pow(40)
+
+
+def _in_half(matched: Tensor, measured: Measurement) -> Tensor:
+    return matched.float()
+
+
+def _less_the_mean(matched: Tensor, measured: Measurement) -> Tensor:
+    return matched - 1e-4 * matched.mean(0)
+
+
+def _by_threads(matched: Tensor, measured: Measurement) -> Tensor:
+    return matched * (1 + 1e-4 * torch.get_num_threads())
+
+
+@pytest.mark.parametrize(
+    ("check", "toy", "dtype", "message"),
+    [
+        (check_hostile_phi, _Toy(_to_unit_peak), torch.float64, "nothing but zeros signal is not finite"),
+        (check_hostile_phi, _Toy(_over_norms_but_zeros), torch.float64, "error of zero for columns that are rounding"),
+        (check_scale, _Toy(_absolute, scale_free=True), torch.float64, "says scale_free, but .* the signal differs"),
+        (check_scale, _Toy(_cubed), torch.float64, "for y in units of 1e-06 signal is not finite"),
+        (check_snr, _Toy(_through_the_power), torch.float32, "at 60 dB signal is not finite"),
+        (check_not_finite, _Toy(lambda matched, _: matched, careful=False), torch.float64, "nan in y was accepted"),
+        (check_precision, _Toy(_in_half), torch.float64, "signal has dtype torch.float32 for y of torch.float64"),
+        (check_same_numbers, _Toy(_less_the_mean), torch.float64, "in parts differs"),
+        (check_same_numbers, _Toy(_by_threads), torch.float32, "with two threads differs"),
+    ],
+    ids=["zeros", "norms", "units", "overflow", "snr", "nan", "precision", "split", "threads"],
+)
+def test_the_checks_of_numbers_can_fail(
+    check: Callable[[EstimatorCase, torch.dtype], None], toy: Estimator, dtype: torch.dtype, message: str
+) -> None:
+    with pytest.raises(AssertionError, match=message):
+        check(EstimatorCase("toy", lambda dtype, device: toy), dtype)
+
+
+def test_a_penalty_of_its_own_has_the_units_of_y() -> None:
+    assert FISTA().scale_free
+    assert not FISTA(penalty=0.1).scale_free

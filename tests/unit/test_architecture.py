@@ -15,7 +15,7 @@ from chanest.estimators import estimator_class, estimator_names
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted(path for folder in ("vlista_core", "chanest") for path in (ROOT / folder).rglob("*.py"))
-FACTORISING = {"cholesky", "cholesky_ex", "solve_hermitian", "cholesky_solve", "cholesky_inverse"}
+FACTORISING = {"cholesky", "cholesky_ex", "solve_hermitian", "solve_semidefinite", "cholesky_solve", "cholesky_inverse"}
 
 
 def _functions(tree: ast.AST) -> Iterator[ast.FunctionDef]:

@@ -12,14 +12,17 @@ import pytest
 import torch
 from torch import Tensor
 
+import chanest.studies.coverage
 from chanest.bases.estimator import ChannelEstimator
 from chanest.estimators.lmmse import LMMSE
 from chanest.estimators.ls import LS
 from chanest.fit import Fit
 from chanest.problem import ChannelBatch, ChannelProblem
 from chanest.scenario import ArraySection, CdlSection, DataSection, FrontendSection, Scenario
+from chanest.studies.coverage import CoverageStudy
 from chanest.uncertainty.calibrating import KNOTS_DB, LEVELS, SNRS_DB, Draws, calibrate, conformal_intervals
 from chanest.uncertainty.calibration import Calibration, hats
+from chanest.uncertainty.estimate import ChannelEstimate
 from chanest.weights import calibration_file, get_estimator, weights_file
 from chanest.weights.training import calibrate_estimator, save_estimator, train_estimator
 from vlista_core.draws import Split
@@ -27,6 +30,7 @@ from vlista_core.estimate import Estimate, Measurement
 from vlista_core.gaussian import DenseCovariance, condition
 from vlista_core.linops import LinearMap, as_map
 from vlista_core.metrics import coverage
+from vlista_core.study import Cell, Context, Provenance, Record, frame
 
 N, M = 16, 12
 SCENARIO = Scenario(
@@ -312,3 +316,30 @@ def test_a_covariance_that_rounding_has_made_indefinite_still_leaves_something_o
     variance = condition(DenseCovariance(covariance), measured).variance
     assert bool((variance > 0).all())
     assert float(variance.min() / variance.mean()) == pytest.approx(1e-2, rel=0.2)
+
+
+class _Broken:
+    """A stand-in for an estimator without a calibration: zero, with a NaN in one estimate and an Inf in one variance."""
+
+    calibration = None
+
+    def estimate(self, y: Tensor, phi: LinearMap, noise_var: Tensor) -> ChannelEstimate:
+        signal = y.new_zeros(len(y), phi.shape[1])
+        variance = torch.ones_like(signal.real)
+        signal[1, 0], variance[2, 0] = math.nan, math.inf
+        return ChannelEstimate(Estimate(signal), lambda probes: variance)
+
+
+def test_variances_that_are_not_finite_are_counted_and_cover_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chanest.studies.coverage, "load", lambda *_: (_Broken(), {}))
+    study = CoverageStudy(scenario=SCENARIO, estimators=("ls",), snr_db=(10.0,), channels=5)
+    cell: Cell = {"name": "ls", "snr_db": 10.0}
+    row = study.run(cell, Context(tmp_path))
+    assert json.loads(json.dumps(row, allow_nan=False)) == row
+    rows = frame([Record(cell=cell, row=row, provenance=Provenance())])
+    (table,) = study.tables(rows)
+    assert table.lines == [("ls", "own", *["–"] * 7, "diverged (2)")]
+    (figure,) = study.figures(rows, tmp_path)
+    assert figure.path.read_bytes().startswith(b"\x89PNG")

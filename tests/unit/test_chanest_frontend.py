@@ -9,8 +9,10 @@ import torch
 
 import chanest
 from chanest.arrays import ula, upa
+from chanest.dictionaries import angular_dictionary
 from chanest.frontend import BeamformingMap
 from chanest.pilots import draw_beams, draw_combiners
+from vlista_core.linops import DenseMap
 
 
 def _generator(seed: int = 0) -> torch.Generator:
@@ -116,3 +118,17 @@ def test_column_norms_of_a_beamformed_grid_need_no_product(name: str) -> None:
     chosen = torch.randint(norms.shape[1], (1, 50), generator=torch.Generator().manual_seed(0))
     direct = torch.linalg.vector_norm(product.columns(chosen), dim=1)
     torch.testing.assert_close(norms[:, chosen[0]], direct, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("chains", [0, 2])
+def test_what_dft_beams_do_not_see_of_their_own_grid_has_a_norm_of_zero(chains: int) -> None:
+    tx, rx, pilots = upa(4, 4), ula(4), 10
+    beams = torch.stack([draw_beams("dft", tx, pilots, bits=2, generator=_generator(seed)) for seed in range(3)])
+    drawn = torch.randn(3, pilots, rx.ports, chains, dtype=torch.complex64, generator=_generator(9))
+    combiner = drawn if chains else None
+    phi = BeamformingMap.of(beams, combiner, antennas=rx.ports)
+    psi = angular_dictionary(rx, tx)
+    for product in (phi @ psi, DenseMap((phi @ psi).materialize())):
+        norms = product.column_norms().reshape(3, tx.ports, rx.ports)
+        assert (norms == 0).all(2).sum(1).tolist() == [tx.ports - pilots] * 3
+        assert float(norms[norms > 0].min()) > 0.01

@@ -98,13 +98,18 @@ def test_the_needed_snr_is_where_the_logarithm_falls_through_the_target() -> Non
     assert crossing([0, 2], [1.0, 0.0]) == pytest.approx(2 / 3)
 
 
-def _record(name: str, snr: float, bler: float, blind: float) -> Record:
+def _record(name: str, snr: float, bler: float, blind: float, diverged: int = 0) -> Record:
     def figures(rate: float) -> Row:
         low, high = wilson(round(1000 * rate), 1000)
         shares: Row = {"bler": rate, "bler_low": low, "bler_high": high, "ber": rate / 4, "efficiency": 1 - rate}
         return shares
 
-    row = {"channel_nmse_db": -10.0, "estimated": figures(bler), "zero": figures(blind)}
+    row = {
+        "channel_nmse_db": None if diverged else -10.0,
+        "diverged": diverged,
+        "estimated": figures(bler),
+        "zero": figures(blind),
+    }
     cell = {"name": name, "snr_db": snr}
     return Record.model_validate({"cell": cell, "row": row, "provenance": Provenance()})
 
@@ -127,6 +132,15 @@ def test_the_table_ranks_by_needed_snr_and_keeps_bounds_apart() -> None:
     lost = {line[0]: line[1:] for line in worth.lines}
     assert lost["ls"][:2] == ("1050", "1060")
     assert "perfect CSI" not in lost
+
+
+def test_a_receiver_whose_estimates_diverged_says_so_in_place_of_an_nmse() -> None:
+    study = LinkStudy(scenario=chanest.load_scenario("cdl_c_upa64x4"), receivers=("ls", "omp"), snr_db=(10.0,))
+    rows = frame([_record("ls", 10.0, 0.05, 0.06), _record("omp", 10.0, 0.5, 0.6, diverged=7)])
+    needed = study.tables(rows)[0]
+    assert {line[0]: line[4] for line in needed.lines} == {"ls": "−10.0", "omp": "diverged (7)"}
+    older = study.tables(rows.drop(columns="diverged"))[0]
+    assert {line[0]: line[4] for line in older.lines} == {"ls": "−10.0", "omp": "–"}
 
 
 def _curve(result: Result, name: str, column: str) -> list[float]:

@@ -35,7 +35,7 @@ def _record(kind: str, name: str, value: float | None, snr: float, row: Row) -> 
 def _errors(level: float | None) -> Row:
     low, high = (None, None) if level is None else (level - 0.2, level + 0.2)
     ends: Row = {"nmse_low_db": low, "nmse_high_db": high, "nmse_mean_db": level, "nmse_median_db": level}
-    return {"nmse_db": level, **ends, "diverged": 0}
+    return {"nmse_db": level, **ends, "diverged": 3 if level is None else 0}
 
 
 def _cost(name: str) -> Record:
@@ -119,9 +119,18 @@ def test_the_headline_names_the_best_its_gap_and_its_cost() -> None:
     assert _headline(_ranking(diverged="gated-lmmse")).startswith("lmmse is the most accurate")
 
 
-def test_what_diverged_is_last_and_has_a_dash() -> None:
+def test_what_diverged_is_last_and_says_so() -> None:
     (table,) = _tables(_ranking(diverged="gated-lmmse"), "NMSE (dB) by SNR")
-    assert table.lines[2] == ("gated-lmmse", "–", "–", "–", "–", "2.0", "0.500", "1,000")
+    assert table.lines[2] == ("gated-lmmse", *["diverged (3)"] * 3, "–", "2.0", "0.500", "1,000")
+    (intervals,) = _tables(_ranking(diverged="gated-lmmse"), "with its interval")
+    assert [line[3] for line in intervals.lines if line[0] == "gated-lmmse"] == ["diverged (3)"] * 3
+
+
+def test_a_study_in_which_all_diverged_has_a_page(tmp_path: Path) -> None:
+    study, records = _ranking(bounds=False)
+    records = [_record("estimator", name, 10.0, 10.0, _errors(None)) for name in LEVELS]
+    assert study.headline(frame(records)) == "No estimator gave finite results."
+    assert "diverged (3)" in write_page(_stored((study, records), tmp_path), STUDIES).read_text(encoding="utf-8")
 
 
 def test_a_sweep_has_a_table_for_each_snr() -> None:

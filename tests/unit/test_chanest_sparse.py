@@ -254,3 +254,14 @@ def test_chunks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     assert parts.variance is not None
     assert whole.variance is not None
     assert torch.allclose(parts.variance, whole.variance, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["omp", "somp", "sw-omp", "bcs"])
+def test_dft_beams_that_miss_half_the_grid_break_nothing(name: str) -> None:
+    """Columns that the beams do not see once had norms of 1e-8 and were divided by: +280 dB, or NaN."""
+    content = load_scenario("cdl_c_upa64x4").model_dump()
+    content["frontend"] |= {"beams": "dft", "pilots": 32}
+    problem = ChannelProblem(Scenario.model_validate(content))
+    batch = problem.sample(20, seed=1, snr_db=10.0)
+    found = get_estimator(name, problem).estimate(batch.y, batch.phi, batch.noise_var)
+    assert nmse_db(found.signal, batch.signal) < 0.0

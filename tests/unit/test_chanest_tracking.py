@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -11,12 +12,13 @@ from torch import Tensor
 from chanest import ChannelProblem, get_estimator, load_scenario
 from chanest.bases.family import FamilyEstimator
 from chanest.problem import ChannelBatch
-from chanest.studies import STUDIES
+from chanest.studies import STUDIES, tracking
 from chanest.studies.tracking import TrackingStudy
 from chanest.tracking import Tracker, track
+from vlista_core.estimate import Estimate
 from vlista_core.linops import LinearMap
 from vlista_core.metrics import nmse_db
-from vlista_core.study import read_study, run_study
+from vlista_core.study import Context, Provenance, Record, frame, read_study, run_study
 from vlista_core.study.page import write_page
 
 SNAPSHOTS = 10
@@ -108,6 +110,33 @@ def test_bad_input_is_told(problem: ChannelProblem, estimator: FamilyEstimator, 
         tracker.update(batch.y[:1], batch.phi.select(torch.tensor([0])), batch.noise_var[:1])
     with pytest.raises(ValueError, match="cdl_c_upa64x4 has no tracks"):
         TrackingStudy(scenario=load_scenario("cdl_c_upa64x4")).cells()
+
+
+class _Broken:
+    """A stand-in that knows nothing, and gives a NaN in the second and the last channel of a batch."""
+
+    def estimate(self, y: Tensor, phi: LinearMap, noise_var: Tensor) -> Estimate:
+        signal = y.new_zeros(len(y), phi.shape[1])
+        signal[1, 0] = signal[-1, -1] = torch.nan
+        return Estimate(signal)
+
+
+def test_estimates_that_are_not_finite_are_counted_by_snapshot(
+    problem: ChannelProblem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tracking, "load", lambda *_: (_Broken(), {}))
+    study = TrackingStudy(
+        scenario=problem.scenario, estimators=("gated-lmmse",), trained_on="cdl_c_upa64x4", snr_db=(0.0,), tracks=2
+    )
+    row = study.run(study.cells()[0], Context(tmp_path))
+    assert json.loads(json.dumps(row, allow_nan=False)) == row
+    assert row["diverged"] == [0, 1, *[0] * (SNAPSHOTS - 3), 1]
+    rows = frame([Record(cell=study.cells()[0], row=row, provenance=Provenance())])
+    (table,) = study.tables(rows)
+    shown = table.lines[0][1:]
+    assert shown == ("0.00", "diverged (1)", *["0.00"] * (SNAPSHOTS - 3), "diverged (1)", "diverged (2)")
+    (figure,) = study.figures(rows, tmp_path)
+    assert figure.path.read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_study_is_stored_and_read(tmp_path: Path) -> None:

@@ -10,17 +10,21 @@ from typing import ClassVar
 
 import pandas as pd
 import pytest
+import torch
 from study_kill import kill_often
+from torch import Tensor
 
 from vlista_core.data.synthetic import SyntheticProblem
+from vlista_core.estimate import Estimate, Estimator, Measurement
 from vlista_core.experiments import EXPERIMENTS
 from vlista_core.experiments.cli import chosen_studies, integers, is_wanted, wanted_studies
 from vlista_core.experiments.curves import LOOKS
 from vlista_core.experiments.experiment import compared, printed, published
 from vlista_core.experiments.images import ImageTable, Mnist
 from vlista_core.experiments.synthetic import Synthetic, measure
+from vlista_core.linops import LinearMap
 from vlista_core.solvers import FISTA
-from vlista_core.study import Cell, Context, Row, run_study, study_class
+from vlista_core.study import Cell, Context, Provenance, Record, Row, frame, run_study, study_class
 
 
 class Toy(Mnist):
@@ -107,6 +111,37 @@ def test_quantiles_rise_and_the_median_is_the_figure() -> None:
     levels = [float(str(value)) for value in quantiles.values()]
     assert levels == sorted(levels)
     assert result["nmse_db"] == quantiles["50"]
+
+
+class Broken(Estimator):
+    """Zero, and NaN for the first sample of a batch."""
+
+    def estimate(self, y: Tensor, phi: LinearMap | Tensor, noise_var: Tensor | float) -> Estimate:
+        signal = y.new_zeros(len(y), Measurement.checked(y, phi, noise_var).phi.shape[1])
+        signal[0, 0] = torch.nan
+        return Estimate(signal)
+
+
+def test_a_sample_that_diverged_is_counted_and_leaves_no_figure(tmp_path: Path) -> None:
+    study = Synthetic(models=("ista", "fista"), measurements=(20,), length=32)
+    row = measure(Broken(), SyntheticProblem(length=32, rows=20), 0, 30)
+    assert json.loads(json.dumps(row, allow_nan=False)) == row
+    assert (row["nmse_db"], row["nmse_ratio_db"], row["diverged"]) == (None, None, 1)
+    cell: Cell = {"seed": 0, "phi": "varying", "measurements": 20, "model": "ista"}
+    assert study.describe(cell, row) == "nmse db diverged (1)"
+    rows = frame([Record(cell=cell, row=row, provenance=Provenance())])
+    assert study.tables(rows)[0].lines == [("ista", "diverged (1)"), ("fista", "–")]
+    assert study.figures(rows, tmp_path) == []
+
+
+def test_a_seed_that_diverged_leaves_no_mean() -> None:
+    good: Row = {"ssim": 0.5, "ssim_error": 0.001, "test_samples": 10, "diverged": 0}
+    bad: Row = {**good, "ssim": None, "ssim_error": None, "diverged": 2}
+    cells: list[Cell] = [{"seed": seed, "measurements": 100, "model": "lista"} for seed in (0, 1)]
+    rows = [Record(cell=cell, row=row, provenance=Provenance()) for cell, row in zip(cells, (good, bad), strict=True)]
+    overview, hundred = Mnist(models=("lista",), measurements=(100,), seeds=2).tables(frame(rows))
+    assert overview.lines == [("lista", "diverged (2) (0.370)")]
+    assert hundred.lines[0][1:6] == ("diverged (2)", "0.370 ± 0.001", "–", "2 of 2", "–")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")

@@ -23,7 +23,7 @@ from vlista_core.experiments.experiment import Experiment
 from vlista_core.experiments.ood import OutOfDistribution, auroc_interval, draw_pair, p_value, score_images
 from vlista_core.experiments.recipes import Recipe
 from vlista_core.experiments.reconstructions import Reconstructions, packed, unpacked
-from vlista_core.linops import DenseMap
+from vlista_core.linops import DenseMap, LinearMap
 from vlista_core.metrics import auroc
 from vlista_core.models import VLISTA
 from vlista_core.problems import Batch
@@ -231,3 +231,35 @@ def test_a_network_that_is_kept_tells_how_it_was_trained(tmp_path: Path, monkeyp
     assert told["recipe"]["learning_rate"] == recipe.rate
     first, second = (each.estimate(batch.y, batch.phi, 0.0).signal for each in (trained, kept))
     assert torch.equal(first, second)
+
+
+class Broken(BCS):
+    """BCS whose first image and its variance are NaN."""
+
+    def estimate(self, y: torch.Tensor, phi: LinearMap | torch.Tensor, noise_var: torch.Tensor | float) -> Estimate:
+        out = super().estimate(y, phi, noise_var)
+        assert out.variance is not None
+        out.signal[0, 0] = out.variance[0, 0] = math.nan
+        return out
+
+
+@pytest.mark.parametrize(
+    ("experiment", "chosen", "column", "shown"),
+    [
+        (OutOfDistribution(images=3), {"model": "bcs", "seed": 0}, 3, "diverged (8)"),
+        (Calibration(test_images=3, validation_images=3), {"model": "bcs"}, 2, "diverged (1)"),
+        (Reconstructions(images=3), {"model": "canonical", "measurements": 100, "data": "mnist"}, 2, "diverged (1)"),
+    ],
+    ids=["ood", "calibration", "reconstructions"],
+)
+def test_what_diverged_is_counted_in_tables_and_left_out_of_pictures(
+    experiment: Experiment, chosen: dict[str, Json], column: int, shown: str, toys: Context, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(images, "fit", lambda *_: (Broken(iterations=5), {}))
+    record = _run(experiment, toys, **chosen)
+    rows = frame([record])
+    assert any(line[column] == shown for line in experiment.tables(rows)[0].lines)
+    assert shown in experiment.describe(record.cell, record.row)
+    [figure] = experiment.figures(rows, tmp_path)
+    assert figure.path.read_bytes().startswith(b"\x89PNG")

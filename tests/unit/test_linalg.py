@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from vlista_core.linalg import cholesky, solve_hermitian
+from vlista_core.linalg import cholesky, solve_hermitian, solve_semidefinite
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64, torch.complex128])
@@ -39,3 +39,17 @@ def test_a_singular_matrix_gets_just_enough_jitter_and_the_others_none() -> None
 def test_a_matrix_that_is_not_positive_is_refused() -> None:
     with pytest.raises(ValueError, match="positive semi-definite"):
         cholesky(-torch.eye(3)[None])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64, torch.complex128])
+def test_a_singular_system_is_solved_by_the_pseudo_inverse_and_the_others_as_ever(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(2)
+    root = torch.randn(3, 6, 9, dtype=dtype, generator=generator)
+    root[1, 3:] = root[1, :3]
+    root[2] = 0
+    matrix = root @ root.mH
+    got = solve_semidefinite(matrix, root)
+    assert torch.equal(got[0], solve_hermitian(matrix[0], root[0]))
+    expected = torch.linalg.pinv(root.to(torch.complex128), rtol=1e-5).mH
+    assert float((got - expected).abs().max()) < (1e-5 if dtype.to_real() == torch.float32 else 1e-13)
+    assert torch.equal(solve_semidefinite(matrix[1], root[1]), got[1])

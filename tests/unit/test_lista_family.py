@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from vlista_core.data.synthetic import SyntheticProblem
 from vlista_core.dictionaries import LearnedDictionary
 from vlista_core.models import ALISTA, LISTA, LISTACP, MODELS, NALISTA, AdaLISTA, HyperLISTA, UnfoldedModel
 from vlista_core.models.fixed_dictionary import analytic_weights
+from vlista_core.models.layer import Recursion, Search, greedy_layers, steady_layers
 from vlista_core.problems import Batch
 from vlista_core.solvers import ISTA
 from vlista_core.testing import sparse_batch
@@ -183,6 +185,47 @@ def test_analytic_weights_solve_the_constrained_problem_to_1e_4() -> None:
         free, *_ = np.linalg.lstsq(a.T @ basis, -a.T @ start, rcond=None)
         expected = start + basis @ free
         assert np.linalg.norm(weights[:, i] - expected) < 1e-4 * np.linalg.norm(expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_analytic_weights_follow_rows_that_say_nothing_new(dtype: torch.dtype) -> None:
+    """W of QA is QW for an isometry Q: zero rows and repeated rows are two; dead columns have no weight."""
+    generator = torch.Generator().manual_seed(5)
+    a = torch.randn(3, 8, 30, dtype=dtype, generator=generator)
+    a[:, :, 7] = torch.finfo(dtype).eps * a[:, :, 8]
+    weights = analytic_weights(a)
+    assert torch.equal((weights == 0).all(1), (torch.arange(30) == 7).expand(3, -1))
+    zeros, repeats = torch.eye(16, 8, dtype=dtype), torch.eye(8, dtype=dtype).repeat(2, 1) / math.sqrt(2)
+    turned = torch.linalg.qr(torch.randn(16, 8, dtype=dtype, generator=generator)).Q
+    for isometry in (zeros, repeats, turned):
+        torch.testing.assert_close(analytic_weights(isometry @ a), isometry @ weights, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("search", [greedy_layers, steady_layers])
+def test_a_grid_passes_over_steps_that_give_no_number(search: Search) -> None:
+    signal = torch.ones(2, 3)
+    recursion = Recursion(
+        torch.zeros(2, 3),
+        lambda t, code: signal - code,
+        lambda t, code, threshold: code,
+        lambda code: torch.where(code < 0.45, torch.nan, code),
+    )
+    chosen = search(recursion, 1, signal, [0.3, 0.4, 0.6, 0.5], torch.ones(1, 1))
+    assert [layer.step for layer in chosen] == [0.6]
+
+
+@pytest.mark.parametrize("cls", [ALISTA, NALISTA])
+def test_rows_of_zeros_change_nothing_where_weights_are_those_of_the_sample(cls: type[ALISTA | NALISTA]) -> None:
+    """What an untrained network makes of fewer rows is its own; that there are rows of zeros beside them must not show."""
+    phi = torch.randn(4, 8, 20, dtype=torch.float64, generator=torch.Generator().manual_seed(6))
+    y = torch.randn(4, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(7))
+    model = cls(None, layers=3, dtype=torch.float64, selection=False)
+    if isinstance(model, NALISTA):
+        model.input_scale.fill_(
+            math.inf
+        )  # The cell sees the mean of the residual, and there are more rows to take it over.
+    padded = model.estimate(torch.cat([y, 0 * y], 1), torch.cat([phi, 0 * phi], 1), 0.0)
+    torch.testing.assert_close(padded.signal, model.estimate(y, phi, 0.0).signal)
 
 
 @pytest.mark.parametrize("name", MODELS)

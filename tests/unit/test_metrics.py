@@ -82,3 +82,47 @@ def test_shapes_that_do_not_match_are_refused() -> None:
         metrics.coverage(torch.zeros(2), torch.ones(2), torch.zeros(2), 1.0)
     with pytest.raises(ValueError, match="scores_out"):
         metrics.auroc(torch.zeros(3), torch.zeros(0))
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
+def test_an_estimate_that_is_not_finite_has_no_nmse(bad: float, dtype: torch.dtype) -> None:
+    signal = torch.ones(4, 3, dtype=dtype)
+    estimate = signal.clone()
+    estimate[2, 1] = bad
+    for metric in (metrics.nmse_db, metrics.nmse_mean_db, metrics.nmse_median_db):
+        assert math.isnan(metric(estimate, signal)), metric.__name__
+    assert metrics.squared_error_ratios(estimate, signal).isnan().tolist() == [False, False, True, False]
+    assert metrics.finite_samples(estimate).tolist() == [True, True, False, True]
+
+
+def test_a_huge_estimate_is_bad_but_a_number() -> None:
+    signal = torch.ones(2, 4)
+    assert metrics.nmse_db(1e30 * signal, signal) == pytest.approx(600.0, abs=1e-3)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_figures_of_images_are_nan_where_one_pixel_is(bad: float) -> None:
+    images = torch.rand(3, 16, 16, generator=torch.Generator().manual_seed(0))
+    estimate = images + 0.01
+    estimate[1, 0, 0] = bad
+    for metric in (metrics.ssim, metrics.psnr_db):
+        assert metric(estimate, images).isnan().tolist() == [False, True, False], metric.__name__
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("place", ["estimate", "variance"])
+def test_intervals_that_are_not_finite_cover_nothing(bad: float, place: str) -> None:
+    values = {"estimate": torch.zeros(4, 5), "variance": torch.ones(4, 5)}
+    values[place][3, 2] = bad
+    truth = torch.zeros(4, 5)
+    assert math.isnan(metrics.coverage(values["estimate"], values["variance"], truth, 0.9))
+    assert math.isnan(metrics.calibration_error(values["estimate"], values["variance"], truth))
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("side", [0, 1])
+def test_scores_that_are_not_finite_have_no_auroc(bad: float, side: int) -> None:
+    scores = [torch.arange(4.0), torch.arange(4.0) + 10]
+    scores[side][1] = bad
+    assert math.isnan(metrics.auroc(*scores))

@@ -7,6 +7,7 @@ of the table `mnist`.
 """
 
 import itertools
+import math
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any, ClassVar, NamedTuple
@@ -18,10 +19,11 @@ from vlista_core.draws import Split
 from vlista_core.experiments.curves import BAYESIAN, LOOKS
 from vlista_core.experiments.experiment import cells_of, identity, rows_by
 from vlista_core.experiments.images import ImageExperiment, estimate_with_variance
-from vlista_core.metrics import calibration_error, coverage
+from vlista_core.metrics import calibration_error, coverage, finite_samples
 from vlista_core.plotting import new_figure
 from vlista_core.study import Cell, Context, Figure, Row, Table
-from vlista_core.study.tables import number
+from vlista_core.study.measuring import finite
+from vlista_core.study.tables import missing, number
 
 LEVELS = tuple(range(5, 100, 5))
 """Probabilities of the intervals, in per cent."""
@@ -39,6 +41,11 @@ class Intervals(NamedTuple):
     estimate: Tensor
     variance: Tensor
     truth: Tensor
+
+    @property
+    def diverged(self) -> int:
+        """Images whose estimate or variance has a NaN or Inf; there are no figures where there are any."""
+        return int((~(finite_samples(self.estimate) & finite_samples(self.variance))).sum())
 
     def scaled(self, factor: float) -> "Intervals":
         return self._replace(variance=factor * self.variance)
@@ -76,8 +83,9 @@ class Calibration(ImageExperiment):
             "calibration_error": raw["calibration_error"],
             "raw": raw,
             "scaled": scaled,
-            "factor": round(factor, 4),
-            "rms_error": round(float((found.estimate - found.truth).square().mean().sqrt()), 4),
+            "factor": finite(factor, 4),
+            "rms_error": finite(float((found.estimate - found.truth).square().mean().sqrt()), 4),
+            "diverged": found.diverged,
             "test_samples": self.test_images,
             **{key: details[key] for key in ("recipe", "budget") if key in details},
         }
@@ -89,7 +97,8 @@ class Calibration(ImageExperiment):
             cell = found.get((model,), {})
             factor = cell.get("factor") if form == "scaled" else 1.0 if cell else None
             shares = (number(cell.get(f"{form}.coverage.{level}"), ".1%").replace("%", " %") for level in SHOWN)
-            error, width = (number(cell.get(f"{form}.{key}"), ".3f") for key in ("calibration_error", "width"))
+            error = number(cell.get(f"{form}.calibration_error"), ".3f", diverged=cell.get("diverged"))
+            width = number(cell.get(f"{form}.width"), ".3f")
             rms = number(cell.get("rms_error"), ".3f")
             return [model, _FORMS[form], error, *shares, width, number(factor, ".3g"), rms]
 
@@ -111,6 +120,8 @@ class Calibration(ImageExperiment):
             axes = figure.subplots()
             axes.plot([0, 100], [0, 100], color="#777777", lw=0.8)
             for model, form in itertools.product((model for model in self.models if (model,) in found), _FORMS):
+                if missing(found[model,][f"{form}.calibration_error"]):
+                    continue
                 style: dict[str, Any] = {} if form == "raw" else {"mfc": "white", "ls": (0, (5, 3))}
                 axes.plot(
                     LEVELS, [100 * found[model,][f"{form}.coverage.{level}"] for level in LEVELS], lw=1.4,
@@ -131,7 +142,9 @@ class Calibration(ImageExperiment):
 
 
 def best_factor(found: Intervals) -> float:
-    """The one of `FACTORS` with which the intervals cover best."""
+    """The one of `FACTORS` with which the intervals cover best; NaN where they are not finite."""
+    if found.diverged:
+        return math.nan
     return min(FACTORS, key=lambda factor: calibration_error(*found.scaled(factor)))
 
 
@@ -139,7 +152,7 @@ def reliability(found: Intervals) -> Row:
     """Coverage by level, its mean distance from the level, and the mean width of an interval."""
     deviations = 2.0 * NormalDist().inv_cdf(0.5 + WIDTH / 200)
     return {
-        "calibration_error": round(calibration_error(*found), 4),
-        "coverage": {str(level): round(coverage(*found, level / 100), 4) for level in LEVELS},
-        "width": round(deviations * float(found.variance.sqrt().mean()), 4),
+        "calibration_error": finite(calibration_error(*found), 4),
+        "coverage": {str(level): finite(coverage(*found, level / 100), 4) for level in LEVELS},
+        "width": finite(deviations * float(found.variance.sqrt().mean()), 4),
     }

@@ -42,7 +42,13 @@ class Experiment(Study):
         """The figure, the printed one, how long training took."""
         (model, m, _), value = identity(cell), row[self.figure]
         digits = 1 if self.figure.endswith("_db") else 3
-        words = f"{self.figure.replace('_', ' ')} {decibels(value if isinstance(value, float) else None, digits)}"
+        diverged = row.get("diverged")
+        shown = decibels(
+            value if isinstance(value, float) else None,
+            digits,
+            diverged=diverged if isinstance(diverged, int) else None,
+        )
+        words = f"{self.figure.replace('_', ' ')} {shown}"
         if (paper := compared(self.name, model, m)) is not None:
             words += f" (paper {paper[0]:.3f})"
         if isinstance(budget := row.get("budget"), dict):

@@ -22,11 +22,12 @@ from vlista_core.experiments.experiment import (
 )
 from vlista_core.experiments.image_models import MODELS, fit
 from vlista_core.experiments.recipes import Recipe, estimate_test_draws
-from vlista_core.metrics import nmse_db, psnr_db, ssim
+from vlista_core.metrics import finite_samples, nmse_db, psnr_db, ssim
 from vlista_core.models import VLISTA
 from vlista_core.problems import Batch
 from vlista_core.study import Cell, Context, Figure, Row, Table
-from vlista_core.study.tables import number, signed
+from vlista_core.study.measuring import finite
+from vlista_core.study.tables import missing, number, signed
 
 TITLES = {"mnist": "MNIST", "cifar10": "CIFAR-10"}
 """Data set -> how tables call it."""
@@ -116,17 +117,21 @@ class ImageTable(ImageExperiment):
             return form.format(*value) + ("†" if model in STANDS_FOR else "") if value else "–"
 
         def pair(model: str, m: int) -> str:
-            return f"{number(found.get((model, m), {}).get('ours'), '.3f')} ({paper(model, m, '{:.3f}')})"
+            own = found.get((model, m), {})
+            return f"{number(own.get('ours'), '.3f', diverged=own.get('diverged'))} ({paper(model, m, '{:.3f}')})"
 
         def line(model: str, m: int) -> tuple[str, ...]:
             own, printed = found.get((model, m), {}), compared(self.name, model, m)
+            known = not missing(own.get("ours"))
             return (
                 model,
-                _WITH_ERROR.format(own["ours"], own["error"]) if own else "–",
+                _WITH_ERROR.format(own["ours"], own["error"])
+                if known
+                else number(None, "", diverged=own.get("diverged")),
                 paper(model, m, _WITH_ERROR),
-                signed(own["ours"] - printed[0], 3) if own and printed else "–",
+                signed(own["ours"] - printed[0], 3) if known and printed else "–",
                 f"{own.get('seeds', 0):.0f} of {self._seeds_at(m)}",
-                f"{own['least']:.3f} … {own['most']:.3f}" if own.get("seeds", 0) > 1 else "–",
+                f"{own['least']:.3f} … {own['most']:.3f}" if known and own.get("seeds", 0) > 1 else "–",
                 number(own.get("samples"), ",.0f"),
                 number(own.get("seconds"), ".0f"),
             )
@@ -143,7 +148,8 @@ class ImageTable(ImageExperiment):
         curves = []
         for model in (model for model in self.models if any((model, m) in found for m in columns)):
             paper = [(m, (printed(self.name, model, m) or [None])[0]) for m in columns]
-            ours = [(m, found.get((model, m), {}).get("ours")) for m in columns]
+            known = ((m, found.get((model, m), {}).get("ours")) for m in columns)
+            ours = [(m, None if missing(value) else value) for m, value in known]
             curves += [Curve(model, ours), Curve(model, paper, printed=True)]
         drawn = draw_panels(
             path, {"": curves}, title=f"{self.heading}: SSIM of test images", x_label="measurements m",
@@ -159,14 +165,15 @@ class ImageTable(ImageExperiment):
 
 
 def _summary(frame: pd.DataFrame) -> dict[Any, dict[Any, float]]:
-    """(model, measurements) -> means over the seeds and their spread."""
-    keys, values = ["model", "measurements"], ["ssim", "ssim_error", "test_samples", "budget.seconds"]
+    """(model, measurements) -> means over the seeds and their spread; no mean where a seed has none."""
+    keys, values = ["model", "measurements"], ["ssim", "ssim_error", "test_samples", "budget.seconds", "diverged"]
     if frame.empty:
         return {}
     grouped = frame.reindex(columns=keys + values).astype(dict.fromkeys(values, float)).groupby(keys, sort=False)
     return grouped.agg(
-        ours=("ssim", "mean"), error=("ssim_error", "mean"), seeds=("ssim", "size"), least=("ssim", "min"),
-        most=("ssim", "max"), samples=("test_samples", "mean"), seconds=("budget.seconds", "mean"),
+        ours=("ssim", lambda seeds: seeds.mean(skipna=False)), error=("ssim_error", "mean"), seeds=("ssim", "size"),
+        least=("ssim", "min"), most=("ssim", "max"), samples=("test_samples", "mean"), seconds=("budget.seconds", "mean"),
+        diverged=("diverged", "sum"),
     ).to_dict("index")  # fmt: skip
 
 
@@ -189,14 +196,18 @@ class Cifar10Fixed(MnistFixed, images="cifar10", fixed=True):
 
 
 def measure(estimator: Estimator, problem: ImageProblem, seed: int, count: int) -> Row:
-    """SSIM on the first `count` test images, its standard error, and PSNR and NMSE of the same estimates."""
+    """SSIM on the first `count` test images, its standard error, and PSNR and NMSE of the same estimates.
+
+    diverged: images whose estimate has a NaN or Inf; the figures are None where there are any.
+    """
     images, truth = map(problem.images, estimate_test_draws(estimator, problem, seed, count, 50))
     values = ssim(images, truth)
     return {
-        "ssim": round(float(values.mean()), 4),
-        "ssim_error": round(float(values.std() / count**0.5), 4),
-        "psnr_db": round(float(psnr_db(images, truth).clamp_max(100.0).mean()), 2),
-        "nmse_db": round(nmse_db(images.flatten(1), truth.flatten(1)), 2),
+        "ssim": finite(float(values.mean()), 4),
+        "ssim_error": finite(float(values.std() / count**0.5), 4),
+        "psnr_db": finite(float(psnr_db(images, truth).clamp_max(100.0).mean()), 2),
+        "nmse_db": finite(nmse_db(images.flatten(1), truth.flatten(1)), 2),
+        "diverged": int((~finite_samples(images)).sum()),
         "test_samples": count,
     }
 

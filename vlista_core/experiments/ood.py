@@ -25,10 +25,11 @@ from vlista_core.estimate import Estimator
 from vlista_core.experiments.curves import BAYESIAN
 from vlista_core.experiments.experiment import cells_of, identity, rows_by
 from vlista_core.experiments.images import ImageExperiment, estimate_with_variance
-from vlista_core.metrics import auroc
+from vlista_core.metrics import auroc, finite_samples
 from vlista_core.plotting import new_figure
 from vlista_core.problems import Batch
 from vlista_core.study import Cell, Context, Figure, Row, Table
+from vlista_core.study.measuring import finite
 from vlista_core.study.tables import number
 
 DIGITS = {0: (0, 3, 7), 1: (1, 4, 9), 2: (2, 5, 8)}
@@ -81,20 +82,23 @@ class OutOfDistribution(ImageExperiment):
         estimator, inside, details = self.fitted("mnist", self.name, cell, context, classes=DIGITS[seed])
         outside = replace(inside, classes=others(seed))
         found: Found = {score: {} for score in SCORES}
+        diverged = 0
         for done, (noise, snr_db) in enumerate(NOISE.items()):
             context.report(done / len(NOISE), noise)
             pair = draw_pair(inside, outside, self.images, seed, snr_db)
             home, away = (score_images(estimator, batch, self.draws) for batch in pair)
             for score in SCORES:
                 found[score][noise] = home[score], away[score]
-        return {**summarise(found, PAPER[model], seed), **details, "test_samples": 2 * self.images}
+            diverged += sum(int((~finite_samples(torch.stack([*scores.values()], 1))).sum()) for scores in (home, away))
+        figures = summarise(found, PAPER[model], seed)
+        return {**figures, **details, "test_samples": 2 * self.images, "diverged": diverged}
 
     def tables(self, frame: pd.DataFrame) -> list[Table]:
         found, each = rows_by(frame, "model", "seed"), f"{self.images} images of each kind"
 
         def texts(model: str, seed: int, score: str, kind: str) -> list[str]:
             cell = found.get((model, seed), {})
-            return [_text(cell.get(f"scores.{score}.{kind}.{noise}")) for noise in NOISE]
+            return [_text(cell.get(f"scores.{score}.{kind}.{noise}"), cell.get("diverged")) for noise in NOISE]
 
         def line(seed: int, model: str) -> list[str]:
             return [_seen(seed), model, SCORES[PAPER[model]], *texts(model, seed, PAPER[model], "p_values")]
@@ -121,8 +125,10 @@ class OutOfDistribution(ImageExperiment):
                     "color": BAYESIAN[model], "marker": _MARKERS[seed], "ls": _LINES[seed], "lw": 1.6,
                     "label": f"{model}, {_seen(seed)}",
                 }  # fmt: skip
-                left.plot(places, [max(row[f"p_values.{noise}"], _LEAST_P) for noise in NOISE], **style)
-                middle, low, high = np.array([row[f"auroc.{noise}"] for noise in NOISE], dtype=float).T
+                tests = np.array([row[f"p_values.{noise}"] for noise in NOISE], dtype=float)
+                left.plot(places, np.maximum(tests, _LEAST_P), **style)
+                known = [ends if isinstance(ends := row[f"auroc.{noise}"], list) else [math.nan] * 3 for noise in NOISE]
+                middle, low, high = np.array(known, dtype=float).T
                 beside = places + 0.06 * ([*PAPER].index(model) * len(DIGITS) + seed)
                 right.errorbar(beside, middle, yerr=(middle - low, high - middle), capsize=3, **style)
             left.axhline(SIGNIFICANT, color="#00805f", lw=1.2)
@@ -194,21 +200,30 @@ def auroc_interval(scores_in: Tensor, scores_out: Tensor, seed: int) -> tuple[fl
 
 
 def summarise(found: Found, paper: str, seed: int) -> Row:
-    """What a row keeps. paper: the paper's score, whose figures stand apart as well."""
+    """What a row keeps. paper: the paper's score, whose figures stand apart as well; None where a score is not finite."""
+
+    def interval(pair: tuple[Tensor, Tensor]) -> list[float] | None:
+        if not all(bool(torch.isfinite(values).all()) for values in pair):
+            return None
+        ends: list[float] = np.round(auroc_interval(*pair, seed), 4).tolist()
+        return ends
+
     scores: dict[str, Any] = {
         score: {
-            "p_values": {noise: float(f"{p_value(*pair):.4g}") for noise, pair in levels.items()},
-            "auroc": {noise: np.round(auroc_interval(*pair, seed), 4).tolist() for noise, pair in levels.items()},
+            "p_values": {noise: finite(float(f"{p_value(*pair):.4g}")) for noise, pair in levels.items()},
+            "auroc": {noise: interval(pair) for noise, pair in levels.items()},
         }
         for score, levels in found.items()
     }
-    first = scores[paper]["auroc"]["noiseless"][0]
-    return {"auroc_noiseless": first, **scores[paper], "scores": scores, "score": paper}
+    first = scores[paper]["auroc"]["noiseless"]
+    return {"auroc_noiseless": first and first[0], **scores[paper], "scores": scores, "score": paper}
 
 
-def _text(value: list[float] | float | None) -> str:
+def _text(value: list[float] | float | None, diverged: float | None) -> str:
     """A p-value, or an AUROC with its interval."""
-    return "{:.2f} ({:.2f} … {:.2f})".format(*value) if isinstance(value, list) else number(value, ".2g")
+    if isinstance(value, list):
+        return "{:.2f} ({:.2f} … {:.2f})".format(*value)
+    return number(value, ".2g", diverged=diverged)
 
 
 def _seen(seed: int) -> str:

@@ -16,9 +16,10 @@ from torch import Tensor
 
 from vlista_core.experiments.experiment import by_measurements, cells_of, identity, rows_by
 from vlista_core.experiments.images import TITLES, ImageExperiment
-from vlista_core.metrics import ssim
+from vlista_core.metrics import finite_samples, ssim
 from vlista_core.plotting import new_figure
 from vlista_core.study import Cell, Context, Figure, Row, Table
+from vlista_core.study.measuring import finite
 from vlista_core.study.tables import number
 
 
@@ -47,10 +48,11 @@ class Reconstructions(ImageExperiment):
         truth = problem.images(batch.signal)
         values = ssim(estimate, truth)
         return {
-            "ssim": round(float(values.mean()), 4),
-            "ssim_each": [round(value, 4) for value in values.tolist()],
+            "ssim": finite(float(values.mean()), 4),
+            "ssim_each": [finite(value, 4) for value in values.tolist()],
+            "diverged": int((~finite_samples(estimate)).sum()),
             "side": list(problem.side),
-            "images": [packed(image) for image in estimate],
+            "images": [packed(image) for image in estimate.nan_to_num(0.0, 1.0, 0.0)],
             "truth": [packed(image) for image in truth],
             "test_samples": self.images,
             **{key: details[key] for key in ("recipe", "budget") if key in details},
@@ -60,7 +62,8 @@ class Reconstructions(ImageExperiment):
         found = rows_by(frame, "data", "model", "measurements")
 
         def entry(data: str, model: str, m: int) -> str:
-            return number(found.get((data, model, m), {}).get("ssim"), ".3f")
+            cell = found.get((data, model, m), {})
+            return number(cell.get("ssim"), ".3f", diverged=cell.get("diverged"))
 
         words = f"SSIM of the {self.images} images that are shown"
         tables = {data: f"{title}: {words}" for data, title in TITLES.items()}
@@ -91,8 +94,10 @@ def unpacked(text: str, side: tuple[int, int]) -> np.ndarray:
 def _draw(path: Path, cells: list[dict[str, Any]], title: str) -> None:
     """A row for the truth and one for each cell."""
     first = cells[0]
-    rows = [("truth", first["truth"], [None] * len(first["truth"]))]
-    rows += [(cell["model"], cell["images"], cell["ssim_each"]) for cell in cells]
+    rows = [("truth", first["truth"], [""] * len(first["truth"]))]
+    for cell in cells:
+        shown = ["diverged" if value is None else f"{value:.2f}" for value in cell["ssim_each"]]
+        rows.append((cell["model"], cell["images"], shown))
     columns = len(first["truth"])
     with new_figure(path, (1.15 * columns + 1.6, 1.3 * len(rows) + 0.5)) as figure:
         grid = figure.subplots(len(rows), columns, squeeze=False)
@@ -100,7 +105,7 @@ def _draw(path: Path, cells: list[dict[str, Any]], title: str) -> None:
             for axes, image, value in zip(line, images, values, strict=True):
                 axes.imshow(unpacked(image, first["side"]), cmap="gray", vmin=0, vmax=255)
                 axes.set(xticks=[], yticks=[])
-                axes.set_xlabel("" if value is None else f"{value:.2f}", fontsize=8.5, labelpad=2)
+                axes.set_xlabel(value, fontsize=8.5, labelpad=2)
                 axes.spines[:].set_visible(False)
             line[0].set_ylabel(name, rotation=0, ha="right", va="center", fontsize=10)
         figure.suptitle(title, fontsize=13)

@@ -19,13 +19,14 @@ from vlista_core.estimate import Estimator
 from vlista_core.experiments.curves import Curve, draw_panels
 from vlista_core.experiments.experiment import Experiment, by_measurements, cells_of, identity, rows_by
 from vlista_core.experiments.recipes import FROM, Fitted, Made, Recipe, estimate_test_draws, fit, started
-from vlista_core.metrics import nmse_db, nmse_median_db, squared_error_ratios
+from vlista_core.metrics import finite_samples, nmse_db, nmse_median_db, squared_error_ratios
 from vlista_core.models import ADLISTA, ALISTA, DLISTA, LISTA, NALISTA, VLISTA, UnfoldedModel
 from vlista_core.models.fixed_dictionary import averaged_weights
 from vlista_core.problems import Problem
 from vlista_core.solvers import BCS, FISTA, ISTA, Solver, select_hyperparameters
 from vlista_core.study import Cell, Context, Figure, Row, Table
-from vlista_core.study.tables import decibels
+from vlista_core.study.measuring import finite
+from vlista_core.study.tables import decibels, missing
 
 LAYERS = 3
 AVERAGED = 64
@@ -137,12 +138,14 @@ class Synthetic(Experiment):
         return {**measure(estimator, problem, seed, self.test_samples), **details}
 
     def tables(self, frame: pd.DataFrame) -> list[Table]:
-        level = self._levels(frame)
+        level, found = self._levels(frame), rows_by(frame, "phi", "model", "measurements")
 
         def table(phi: str, words: str) -> Table:
             def entry(model: str, m: int) -> str:
                 low, middle, high = (decibels(level(phi, model, m, share)) for share in (10, 50, 90))
-                return "–" if middle == "–" else f"{middle} ({low} … {high})"
+                if middle == "–":
+                    return decibels(None, diverged=found.get((phi, model, m), {}).get("diverged"))
+                return f"{middle} ({low} … {high})"
 
             title = f"Synthetic, {words}: median NMSE in dB (10 % … 90 % of the samples)"
             return by_measurements(title, self._models(phi), self.measurements, entry)
@@ -180,22 +183,31 @@ class Synthetic(Experiment):
     def _levels(self, frame: pd.DataFrame) -> Callable[[str, str, int, int], float | None]:
         """(phi, model, measurements, share) -> that quantile in dB; None where the cell is not there."""
         found = rows_by(frame, "phi", "model", "measurements")
-        return lambda phi, model, m, share: found.get((phi, model, m), {}).get(f"quantiles_db.{share}")
+
+        def level(phi: str, model: str, m: int, share: int) -> float | None:
+            value: float | None = found.get((phi, model, m), {}).get(f"quantiles_db.{share}")
+            return None if missing(value) else value
+
+        return level
 
     def _models(self, phi: str) -> list[str]:
         return [model for model in self.models if phi == "varying" or model not in VARYING_ONLY]
 
 
 def measure(estimator: Estimator, problem: Problem, seed: int, count: int) -> Row:
-    """NMSE on test draws: the median, quantiles of single samples, and the ratio of sums."""
+    """NMSE on test draws: the median, quantiles of single samples, and the ratio of sums.
+
+    diverged: samples whose estimate has a NaN or Inf; the figures are None where there are any.
+    """
     estimate, signal = estimate_test_draws(estimator, problem, seed, count, 250)
-    ratios = squared_error_ratios(estimate, signal).double()
+    ratios = squared_error_ratios(estimate, signal)
     levels = torch.quantile(ratios, torch.tensor(QUANTILES, dtype=torch.float64) / 100)
     levels_db = (10.0 * torch.log10(levels)).clamp_min(_LEAST_DB).tolist()
-    found: Row = {str(share): round(level, 4) for share, level in zip(QUANTILES, levels_db, strict=True)}
+    found: Row = {str(share): finite(level, 4) for share, level in zip(QUANTILES, levels_db, strict=True)}
     return {
         "nmse_db": found["50"],
         "quantiles_db": found,
-        "nmse_ratio_db": round(max(nmse_db(estimate, signal), _LEAST_DB), 4),
+        "nmse_ratio_db": finite(max(nmse_db(estimate, signal), _LEAST_DB), 4),
+        "diverged": int((~finite_samples(estimate)).sum()),
         "test_samples": count,
     }

@@ -58,9 +58,9 @@ class ComposedMap(LinearMap):
     def columns(self, index: Tensor) -> Tensor:
         return self.outer.apply_block(self.inner.columns(index))
 
-    def column_norms(self) -> Tensor:
+    def _column_norms(self) -> Tensor:
         known = self.outer.column_norms_after(self.inner)
-        return super().column_norms() if known is None else known
+        return super()._column_norms() if known is None else known
 
     def squared_frobenius_norm(self) -> Tensor:
         return self.outer.squared_frobenius_norm() if self.inner.rows_orthonormal else super().squared_frobenius_norm()

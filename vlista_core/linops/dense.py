@@ -54,7 +54,7 @@ class DenseMap(LinearMap):
         index = index.expand(self.batch, -1)
         return self.matrix.gather(2, index[:, None, :].expand(-1, self.shape[0], -1))
 
-    def column_norms(self) -> Tensor:
+    def _column_norms(self) -> Tensor:
         norms: Tensor = torch.linalg.vector_norm(self.materialize(), dim=1)
         return norms
 
@@ -102,7 +102,7 @@ class GroupedMap(LinearMap):
     def columns(self, index: Tensor) -> Tensor:
         return DenseMap(self.materialize()).columns(index)
 
-    def column_norms(self) -> Tensor:
+    def _column_norms(self) -> Tensor:
         return self._each(DenseMap(self.matrix).column_norms())
 
     def gram(self) -> Tensor:

@@ -51,6 +51,7 @@ class ADLISTA(DictionaryNetwork):
         """
         super().__init__(dictionary, layers, loss=loss, early_weight=early_weight)
         self.forms_product = augmentation == "paper" or covariance is not None
+        self.scale_free = augmentation == "adaptive" and covariance is None
         self.hold("covariance", covariance)
         self.augmentation = build_augmentation(augmentation, layers, dictionary.dtype, step, threshold, generator)
 

@@ -127,9 +127,13 @@ class AdaptiveAugmentation(Augmentation):
     @staticmethod
     @torch.no_grad()
     def natural_step(state: LayerState) -> Tensor:
-        """‖v‖²/‖g‖²: [batch]. It bounds the line-search step ‖g‖²/‖ΦΨg‖² from above; a unit, not a thing to learn through."""
+        """‖v‖²/‖g‖²: [batch], 0 where Φ sees nothing and there is nowhere to go.
+
+        It bounds the line-search step ‖g‖²/‖ΦΨg‖² from above; a unit, not a thing to learn through.
+        """
         gradient = squared_modulus(state.gradient).sum(1)
-        return squared_modulus(state.residual).sum(1) / (gradient + math.sqrt(torch.finfo(gradient.dtype).tiny))
+        step = squared_modulus(state.residual).sum(1) / (gradient + math.sqrt(torch.finfo(gradient.dtype).tiny))
+        return torch.where(gradient > 0, step, 0.0)
 
     def _features(self, state: LayerState, gradient_powers: Tensor, natural_step: Tensor) -> Tensor:
         """Logarithms of ratios of powers: [batch, 7]. gradient_powers: |g|², [batch, b]."""

@@ -17,7 +17,7 @@ from vlista_core.linops import LinearMap
 from vlista_core.models.augmentation import Adaptation, LayerState
 from vlista_core.models.base import Loss, UnfoldedModel
 from vlista_core.models.layer import Layer, Recursion, ScalarNetwork, greedy_layers
-from vlista_core.prox import soft_threshold
+from vlista_core.prox import soft_threshold, squared_modulus
 
 STEP_SCALES = (0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0)
 """Steps that `start_from` tries, in units of `suggest_step` or of the natural step of a sample."""
@@ -97,10 +97,12 @@ class LikelihoodBlock:
         return LayerState(self.t, self.y, residual, code, gradient, self.noise_var, self.phi, psi)
 
     def layer(self, psi: LinearMap) -> Layer:
-        """x_t = η_θ(x_{t-1} + γ(ΦΨ)ᴴv), v = y - ΦΨx_{t-1} + memory·v_{t-1}."""
+        """x_t = η_θ(x_{t-1} + γ(ΦΨ)ᴴv), v = y - ΦΨx_{t-1} + memory·v_{t-1}; x_{t-1} where the power of x_t is not finite."""
         state = self.state(psi)
         adapted = self.augmentation(state)
-        self.code = soft_threshold(state.code + adapted.step * state.gradient, adapted.threshold)
+        code = soft_threshold(state.code + adapted.step * state.gradient, adapted.threshold)
+        good = torch.isfinite(squared_modulus(code).sum(1, keepdim=True))
+        self.code = torch.where(good, code, state.code)
         self.t += 1
         if adapted.memory is not None:
             active = (self.code != 0).to(adapted.memory.dtype).sum(1, keepdim=True) / self.y.shape[1]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from vlista_core.dictionaries import LearnedMap
-from vlista_core.linalg import solve_hermitian
+from vlista_core.linalg import solve_semidefinite
 from vlista_core.linops import DenseMap, IdentityMap, LinearMap
 from vlista_core.models.base import Loss, UnfoldedModel
 from vlista_core.prox import soft_threshold_with_selection
@@ -66,14 +66,19 @@ class FixedDictionaryNetwork(UnfoldedModel):
 
 
 def analytic_weights(matrix: Tensor) -> Tensor:
-    """W: [..., m, b] for A: [..., m, b]. Columns of A that are zero get a zero weight."""
+    """W: [..., m, b] for A: [..., m, b]. Dead columns of A (see `LinearMap.column_norms`) get a zero weight."""
     whitened, gain = whitened_columns(matrix)
     return torch.where(gain > 0, whitened / gain.clamp_min(torch.finfo(gain.dtype).tiny), torch.zeros_like(whitened))
 
 
 def whitened_columns(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """(AAᴴ)⁻¹A, the adjoint of A⁺: [..., m, b], and a_iᴴ(AAᴴ)⁻¹a_i: [..., 1, b]. W is their quotient."""
-    whitened = solve_hermitian(matrix @ matrix.mH, matrix)
+    """(AAᴴ)⁻¹A, the adjoint of A⁺: [..., m, b], and a_iᴴ(AAᴴ)⁻¹a_i: [..., 1, b]. W is their quotient.
+
+    Both are zero for dead columns of A, and (AAᴴ)⁻¹ is a pseudo-inverse where rows of A depend on each other.
+    """
+    live = DenseMap(matrix).column_norms().reshape(*matrix.shape[:-2], 1, -1) > 0
+    matrix = torch.where(live, matrix, 0)
+    whitened = solve_semidefinite(matrix @ matrix.mH, matrix)
     return whitened, (matrix.conj() * whitened).sum(-2, keepdim=True).real
 
 

@@ -33,6 +33,8 @@ class HyperLISTA(FixedDictionaryNetwork):
     `matrix` [m, n] is the Φ that the model is made for; None factorises the Φ of each sample.
     """
 
+    scale_free = True
+
     constants: Tensor
     whitened: Tensor | None
     gain: Tensor | None

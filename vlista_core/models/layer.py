@@ -5,6 +5,7 @@ Descent then only has to fine-tune. `greedy_layers` takes the best pair of each 
 which suits deep stacks: layers that do their best at once leave false entries that later layers cannot remove.
 """
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -70,8 +71,9 @@ class Recursion:
         return codes
 
     def error(self, code: Tensor, signal: Tensor) -> float:
-        """‖ŝ - s‖², summed over the batch. code: [batch, b], signal: s [batch, n]."""
-        return float((self.synthesis(code) - signal).abs().square().sum())
+        """‖ŝ - s‖², summed over the batch; Inf where that is no number, to rank last. code: [batch, b], signal: [batch, n]."""
+        error = float((self.synthesis(code) - signal).abs().square().sum())
+        return math.inf if math.isnan(error) else error
 
 
 class NoiseScale(nn.Module):

@@ -14,7 +14,7 @@ from vlista_core.linops import LinearMap
 from vlista_core.prox import soft_threshold
 from vlista_core.solvers.base import Solver, State, iterate, relative_change, zero_code
 
-_DIVERGED = 10.0
+_GROWTH = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +22,8 @@ class AMP(Solver):
     """Approximate message passing with soft thresholding, for A close to i.i.d.
 
     A is scaled to columns of unit norm on average, exactly: an error of three per cent there makes one sample in fifty diverge.
-    A sample whose corrected residual grows past ten times ‖y‖ stops at its last good code: A is not of the kind AMP needs.
+    Where A is not of the kind AMP needs, the corrected residual, ‖v‖, grows: a sample in which it is twice what it was stops at
+    the code where it was least, and one that fits y worse than x = 0 gets that.
     """
 
     alpha: float = 1.14
@@ -33,23 +34,30 @@ class AMP(Solver):
     def solve(self, system: Measurement, dictionary: LinearMap) -> Estimate:
         power = system.phi.squared_frobenius_norm() / system.phi.shape[1]
         scale = torch.where(power > 0, power, torch.ones_like(power)).rsqrt().expand(system.y.shape[0])[:, None]
-        limit = _DIVERGED * torch.linalg.vector_norm(system.y, dim=1)
-        (code, *_), taken = iterate(system, (zero_code(system), system.y, limit, scale), self._update, self.iterations)
+        zero, size = zero_code(system), torch.linalg.vector_norm(system.y, dim=1)
+        start = (zero, system.y, zero, size, scale)
+        (code, *_), taken = iterate(system, start, self._update, self.iterations)
         code = scale * code
+        fits = torch.linalg.vector_norm(system.y - system.phi.apply(code), dim=1) <= size
+        code = torch.where(fits[:, None], code, 0)
         return Estimate(dictionary.apply(code), code, iterations=taken)
 
     def _update(self, system: Measurement, state: State, t: int) -> tuple[State, Tensor]:
-        """One iteration with scale·A: code [batch, b], corrected residual [batch, m], limit [batch], scale [batch, 1]."""
-        code, corrected, limit, scale = state
+        """One iteration with scale·A: code [batch, b], corrected residual v [batch, m], the code where ‖v‖ was least and that
+        ‖v‖, [batch, b] and [batch], scale [batch, 1]."""
+        code, corrected, best, least, scale = state
         m = system.phi.shape[0]
         threshold = self.alpha / math.sqrt(m) * torch.linalg.vector_norm(corrected, dim=1, keepdim=True)
         pseudo_data = code + scale * system.phi.adjoint(corrected)
         new = soft_threshold(pseudo_data, threshold)
         onsager = _divergence(pseudo_data, threshold) / m
         new_corrected = system.y - scale * system.phi.apply(new) + onsager * corrected
-        diverged = torch.linalg.vector_norm(new_corrected, dim=1) > limit
-        new = torch.where(diverged[:, None], code, new)
-        return (new, new_corrected, limit, scale), diverged | (relative_change(new, code) <= self.tolerance)
+        size = torch.linalg.vector_norm(new_corrected, dim=1)
+        diverged = ~(size <= _GROWTH * least)
+        new = torch.where(diverged[:, None], best, new)
+        best, least = torch.where((size < least)[:, None], new, best), torch.minimum(size, least)
+        done = diverged | (relative_change(new, code) <= self.tolerance)
+        return (new, new_corrected, best, least, scale), done
 
 
 def _divergence(u: Tensor, threshold: Tensor) -> Tensor:

@@ -23,6 +23,8 @@ class Solver(Estimator):
     Fields that are integers must be at least 1, fields that are floats positive and finite; None is allowed where declared.
     """
 
+    scale_free = True
+
     dictionary: LinearMap | None = None
     """Ψ: [n, atoms], shared by all samples; None is the canonical basis."""
 

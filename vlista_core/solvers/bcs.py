@@ -46,22 +46,25 @@ class BCS(Solver):
         noise = torch.maximum(system.noise_var.double(), self.noise_floor * torch.where(silent, 1.0, power))
         m, atoms = a.shape
         identity = torch.eye(m, dtype=double, device=y.device)
+        live = (system.phi.column_norms() > 0).expand(y.shape[0], -1)
         start = (
             torch.zeros(y.shape[0], atoms, dtype=torch.float64, device=y.device),
             a.column_norms().square() / noise[:, None],
-            a.adjoint(y) / noise[:, None],
+            torch.where(live, a.adjoint(y) / noise[:, None], 0),
             identity / noise[:, None, None],
             torch.zeros_like(noise),
+            live,
         )
         exact = Measurement(y, a, noise)
-        (prior, sparsity, quality, inverse, _), taken = iterate(exact, start, self._update, self.iterations)
+        (prior, sparsity, quality, inverse, *_), taken = iterate(exact, start, self._update, self.iterations)
         code = (prior * quality).to(system.y.dtype)
         variance = _signal_variance(a, dictionary, prior, sparsity, inverse).to(system.y.real.dtype)
         return Estimate(dictionary.apply(code), code, variance, iterations=taken)
 
     def _update(self, system: Measurement, state: State, t: int) -> tuple[State, Tensor]:
-        """Change one γ per sample: γ, S, Q [batch, b], C⁻¹ [batch, m, m], the rise of the log likelihood so far [batch]."""
-        prior, sparsity, quality, inverse, rise = state
+        """Change one γ per sample: γ, S, Q [batch, b], C⁻¹ [batch, m, m], the rise of the log likelihood so far [batch], and
+        the columns that Φ sees [batch, b]: S and Q of the others stay as they are, so that none of them ever enters."""
+        prior, sparsity, quality, inverse, rise, live = state
         admission = 2.0 * math.log(max(2, prior.shape[1])) if self.admission is None else self.admission
         best, gain, chosen = _best_change(prior, sparsity, quality, admission)
         done = gain <= self.tolerance * rise
@@ -69,13 +72,13 @@ class BCS(Solver):
         direction = system.phi.columns(chosen)[:, :, 0]
         image = torch.bmm(direction[:, None, :], inverse.mT)[:, 0]
         factor = change / (1.0 + change * sparsity.gather(1, chosen))
-        overlap = system.phi.adjoint(image)
+        overlap = torch.where(live, system.phi.adjoint(image), 0)
         # A sample that is done changes by nothing, so that C⁻¹, the largest of these, can be updated in place.
         inverse.baddbmm_((-factor * image)[:, :, None], image[:, None, :].conj())
         new_sparsity = sparsity - factor * overlap.abs().square()
         new_quality = quality - factor * overlap * quality.gather(1, chosen)
         new_prior = prior.scatter_add(1, chosen, change)
-        return (new_prior, new_sparsity, new_quality, inverse, rise + gain), done
+        return (new_prior, new_sparsity, new_quality, inverse, rise + gain, live), done
 
 
 def _best_change(prior: Tensor, sparsity: Tensor, quality: Tensor, admission: float) -> tuple[Tensor, Tensor, Tensor]:

@@ -20,7 +20,7 @@ _BACKTRACKS = 20
 
 @dataclass(frozen=True, kw_only=True)
 class IHT(Solver):
-    """Iterative hard thresholding to `n_nonzero` entries."""
+    """Iterative hard thresholding to `n_nonzero` entries, none of them of a column that Φ does not see."""
 
     n_nonzero: int | None = None
     """k; None takes what m measurements can usually identify."""
@@ -30,18 +30,19 @@ class IHT(Solver):
 
     def solve(self, system: Measurement, dictionary: LinearMap) -> Estimate:
         keep = nonzeros(self.n_nonzero, system)
+        live = (system.phi.column_norms() > 0).expand(len(system.y), -1)
 
         def update(system: Measurement, state: State, t: int) -> tuple[State, Tensor]:
-            code, residual = state
-            gradient = system.phi.adjoint(residual)
+            code, residual, live = state
+            gradient = torch.where(live, system.phi.adjoint(residual), 0)
             support = code != 0 if t > 0 else hard_threshold(gradient, keep) != 0
             on_support = torch.where(support, gradient, torch.zeros_like(gradient))
             new = self._move(system.phi, code, gradient, _ratio(system.phi, on_support), keep)
             new_residual = system.y - system.phi.apply(new)
             done = (relative_change(new, code) <= self.tolerance) | within_noise(new_residual, system.noise_var)
-            return (new, new_residual), done
+            return (new, new_residual, live), done
 
-        (code, _), taken = iterate(system, (zero_code(system), system.y), update, self.iterations)
+        (code, *_), taken = iterate(system, (zero_code(system), system.y, live), update, self.iterations)
         return Estimate(dictionary.apply(code), code, iterations=taken)
 
     def _move(self, a: LinearMap, code: Tensor, gradient: Tensor, step: Tensor, keep: int) -> Tensor:

@@ -25,6 +25,10 @@ class LassoSolver(Solver):
     tolerance: float = 1e-5
     """A sample stops when its code changes by less, relative to its norm."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "scale_free", self.penalty is None)
+
     def solve(self, system: Measurement, dictionary: LinearMap) -> Estimate:
         ones = torch.ones_like(system.noise_var)
         step = (gradient_step_size(system.phi) if self.step is None else self.step) * ones

@@ -3,6 +3,7 @@
 The projection is a Gram–Schmidt factorisation A_S = QR that grows by one column per iteration, orthogonalised twice.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -18,7 +19,8 @@ from vlista_core.solvers.base import Solver, State, iterate, nonzeros, within_no
 class OMP(Solver):
     """Orthogonal matching pursuit with at most `n_nonzero` atoms, fewer where the residual is within the noise first.
 
-    Correlations are divided by the norms of the atoms, so the choice does not depend on how A's columns are scaled.
+    Correlations are divided by the norms of the atoms, so the choice does not depend on how A's columns are scaled. Atoms that
+    Φ does not see are never chosen, nor those that depend on the ones chosen already.
     """
 
     n_nonzero: int | None = None
@@ -70,7 +72,8 @@ def pursue(
         atom = atoms(now.phi).columns(chosen[:, None])[:, :, 0]
         direction, overlap = orthogonalised(atom, basis[:, :t])
         length = torch.linalg.vector_norm(direction, dim=1)
-        usable = (strongest > 0) & (length > 16 * precision * torch.linalg.vector_norm(atom, dim=1))
+        # With less than √eps of the atom beside the others, more than half the digits of its coefficient are rounding.
+        usable = (strongest > 0) & (length > math.sqrt(precision) * torch.linalg.vector_norm(atom, dim=1))
         usable &= ~within_noise(residual.flatten(1), now.noise_var)
         unit = torch.where(usable[:, None], direction / length.clamp_min(torch.finfo(length.dtype).tiny)[:, None], 0)
         triangle[:, :t, t] = torch.where(usable[:, None], overlap, 0)

@@ -62,44 +62,48 @@ class VAMP(Solver):
         noise = torch.maximum(system.noise_var / unit.square(), torch.where(usable, floor, 1.0))
         zero, one = zero_code(system), torch.ones_like(noise)[:, None]
         prior = self.activity * one, one / self.activity
-        start = (zero, zero.real.clone(), zero, one, zero, one, *prior, eigenvalues, vectors)
-        (code, variance, *_), taken = iterate(Measurement(y, system.phi, noise), start, self._update, self.iterations)
-        code = torch.where(usable[:, None], unit[:, None] * code, 0)
-        variance = unit.square()[:, None] * variance
+        live = (system.phi.column_norms() > 0).expand(size, -1)
+        shares = live / live.sum(1, keepdim=True).clamp_min(1).to(noise.dtype)
+        start = (zero, zero.real.clone(), zero, one, zero, one, *prior, eigenvalues, vectors, shares)
+        (code, variance, *_, activity, power, _, _, _), taken = iterate(
+            Measurement(y, system.phi, noise), start, self._update, self.iterations
+        )
+        code = torch.where(live & usable[:, None], unit[:, None] * code, 0)
+        variance = unit.square()[:, None] * torch.where(live, variance, activity * power)
         return Estimate(dictionary.apply(code), code, _signal_variance(dictionary, variance), iterations=taken)
 
     def _update(self, system: Measurement, state: State, t: int) -> tuple[State, Tensor]:
-        """One exchange: code, its variance, r₁, γ₁, r₂, γ₂, activity, power, eigenvalues and eigenvectors of AAᴴ."""
-        code, last_variance, r1, precision1, r2, precision2, activity, power, eigenvalues, vectors = state
+        """One exchange: code, its variance, r₁, γ₁, r₂, γ₂, activity, power, eigenvalues and eigenvectors of AAᴴ, and the share
+        of each atom in a mean over those that Φ sees: the others would pass for atoms that were seen to be zero."""
+        code, last_variance, r1, precision1, r2, precision2, activity, power, eigenvalues, vectors, shares = state
         fresh = self.damping if t else 1.0
 
-        linear, share = _linear_step(system, r2, precision2, eigenvalues, vectors)
+        linear, share = _linear_step(system, r2, precision2, eigenvalues, vectors, shares)
         r1, precision1 = _extrinsic(linear, share, r2, precision2, (r1, precision1), fresh)
 
         new, variance, active = bernoulli_gauss(r1, 1.0 / precision1, activity, power)
-        share = precision1 * variance.mean(1, keepdim=True)
+        share = precision1 * _mean(variance, shares)
         r2, precision2 = _extrinsic(new, share, r1, precision1, (r2, precision2), fresh)
 
         if self.learn_prior:
-            activity, power = _learn_prior(new, variance, active)
+            activity, power = _learn_prior(new, variance, active, shares)
         # In these units the mean power of an entry is one; a code far above it, or not finite, belongs to another problem.
         diverged = ~(new.abs().square().mean(1) < _DIVERGED)
         new = torch.where(diverged[:, None], code, new)
         variance = torch.where(diverged[:, None], last_variance, variance)
         done = diverged | (relative_change(new, code) <= self.tolerance)
-        return (new, variance, r1, precision1, r2, precision2, activity, power, eigenvalues, vectors), done
+        return (new, variance, r1, precision1, r2, precision2, activity, power, eigenvalues, vectors, shares), done
 
 
 def _linear_step(
-    system: Measurement, r: Tensor, precision: Tensor, eigenvalues: Tensor, vectors: Tensor
+    system: Measurement, r: Tensor, precision: Tensor, eigenvalues: Tensor, vectors: Tensor, shares: Tensor
 ) -> tuple[Tensor, Tensor]:
     """LMMSE mean [batch, b] and the share of prior precision in the posterior's, averaged over atoms: [batch, 1]."""
-    atoms = system.phi.shape[1]
     loading = system.noise_var[:, None] * precision
     rotated = torch.bmm((system.y - system.phi.apply(r))[:, None, :], vectors.conj())[:, 0]
     innovation = torch.bmm((rotated / (eigenvalues + loading))[:, None, :], vectors.mT)[:, 0]
     explained = (eigenvalues / (eigenvalues + loading)).sum(1, keepdim=True)
-    return r + system.phi.adjoint(innovation), 1.0 - explained / atoms
+    return r + system.phi.adjoint(innovation), 1.0 - explained * shares.amax(1, keepdim=True)
 
 
 def _extrinsic(
@@ -117,11 +121,16 @@ def _extrinsic(
     return fresh * new_r + (1.0 - fresh) * old_r, fresh * new_precision + (1.0 - fresh) * old_precision
 
 
-def _learn_prior(mean: Tensor, variance: Tensor, active: Tensor) -> tuple[Tensor, Tensor]:
+def _learn_prior(mean: Tensor, variance: Tensor, active: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
     """EM for the activity and the power of active entries, from posterior moments: each [batch, 1]."""
-    activity = active.mean(1, keepdim=True).clamp(1e-6, 1.0 - 1e-6)
-    second_moment = (mean.abs().square() + variance).mean(1, keepdim=True)
+    activity = _mean(active, shares).clamp(1e-6, 1.0 - 1e-6)
+    second_moment = _mean(mean.abs().square() + variance, shares)
     return activity, (second_moment / activity).clamp_min(_LEAST)
+
+
+def _mean(values: Tensor, shares: Tensor) -> Tensor:
+    """[batch, b] -> [batch, 1]."""
+    return (values * shares).sum(1, keepdim=True)
 
 
 def _signal_variance(dictionary: LinearMap, variance: Tensor) -> Tensor:

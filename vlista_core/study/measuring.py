@@ -1,5 +1,6 @@
 """How figures are measured: the time of a call, and intervals of 95 % by the bootstrap and by Wilson."""
 
+import math
 import time
 import warnings
 from collections.abc import Callable
@@ -35,6 +36,13 @@ def ratio_interval(above: ArrayLike, below: ArrayLike, *, group: int = 1, seed: 
     tail = (1 - LEVEL) / 2
     low, high = np.quantile(found.bootstrap_distribution, [tail, 1 - tail], method="inverted_cdf")
     return float(low), float(high)
+
+
+def finite(value: float, digits: int | None = None) -> float | None:
+    """A figure as a row may hold it: rounded where `digits` says how, and None where it is not finite."""
+    if not math.isfinite(value):
+        return None
+    return value if digits is None else round(value, digits)
 
 
 def wilson(count: int, trials: int) -> tuple[float, float]:

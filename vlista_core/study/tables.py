@@ -93,9 +93,9 @@ def _width(table: Table, columns: int) -> int:
     return Console(width=10_000).measure(shown).maximum
 
 
-def decibels(value: float | None, digits: int = 1) -> str:
-    """A level with a proper minus; a dash where there is none (None or NaN)."""
-    return number(value, f".{digits}f").replace("-", "−")
+def decibels(value: float | None, digits: int = 1, *, diverged: float | None = None) -> str:
+    """A level with a proper minus; what `number` says where there is none."""
+    return number(value, f".{digits}f", diverged=diverged).replace("-", "−")
 
 
 def signed(value: float | None, digits: int = 2) -> str:
@@ -109,9 +109,12 @@ def milliseconds(value: float | None) -> str:
     return number(value, ".0f" if size >= 10 else ".1f" if size >= 1 else ".3f")
 
 
-def number(value: float | None, form: str) -> str:
-    """A figure in a format such as ".3f"; a dash where there is none."""
-    return "–" if missing(value) else format(value, form)
+def number(value: float | None, form: str, *, diverged: float | None = None) -> str:
+    """A figure in a format such as ".3f". Where there is none (None or NaN): "diverged (3)" for so many samples whose estimate
+    was not finite, else a dash, for what was not run."""
+    if not missing(value):
+        return format(value, form)
+    return "–" if missing(diverged) or not diverged else f"diverged ({diverged:.0f})"
 
 
 def missing(value: float | None) -> bool:

@@ -9,8 +9,9 @@
 A check raises AssertionError with what broke.
 """
 
+from vlista_core.testing.cases import EstimatorCase, sparse_batch
 from vlista_core.testing.covariances import COVARIANCE_CHECKS, CovarianceCase
-from vlista_core.testing.estimators import ESTIMATOR_CHECKS, EstimatorCase, sparse_batch
+from vlista_core.testing.estimators import ESTIMATOR_CHECKS
 from vlista_core.testing.maps import MAP_CHECKS, MapCase
 from vlista_core.testing.tools import SpyMap
 

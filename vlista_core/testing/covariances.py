@@ -1,7 +1,7 @@
 """What every Covariance must satisfy, besides the checks of a LinearMap."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -103,12 +103,45 @@ def check_extreme_noise(case: CovarianceCase, dtype: torch.dtype) -> None:
                 check_close(f"{case.name}: much noise", found.variance, prior.variances(), _LOOSE)
 
 
+def check_scale(case: CovarianceCase, dtype: torch.dtype) -> None:
+    """A signal c times as large, with y and the noise, has a mean c and a variance c² times as large, for c of 1e-6 and 1e6."""
+    prior = case.make(dtype)
+    members = prior.batch or 1
+    for phi in case.all_maps(dtype):
+        measured = _measured(phi, prior)
+        plain = condition(prior, measured)
+        for unit in (2.0**-20, 2.0**20):
+            larger = prior.mixture(unit**2 * torch.eye(members, dtype=dtype.to_real()))
+            found = condition(larger, Measurement(unit * measured.y, phi, unit**2 * measured.noise_var))
+            what = f"{case.name} through {type(phi).__name__}, {unit:.0e} times as large"
+            check_close(f"{what}: mean", found.mean / unit, plain.mean, _TOLERANCE)
+            check_close(f"{what}: variance", found.variance / unit**2, plain.variance, _TOLERANCE)
+
+
+def check_blind(case: CovarianceCase, dtype: torch.dtype) -> None:
+    """A Φ of zeros gives the prior back: a mean of zero and the prior's variances, with noise or hardly any."""
+    prior = case.make(dtype)
+    for phi in case.all_maps(dtype):
+        tensors = {name: value for name in phi.__dataclass_fields__ if isinstance(value := getattr(phi, name), Tensor)}
+        blind = replace(phi, **{name: torch.zeros_like(value) for name, value in tensors.items()})
+        measured = _measured(blind, prior)
+        for noise in (measured.noise_var, torch.full_like(measured.noise_var, 1e-10)):
+            found = condition(prior, Measurement(measured.y, blind, noise))
+            what = f"{case.name} through {type(phi).__name__} of zeros"
+            assert bool((found.mean == 0).all()), f"{what}: the mean is not zero"
+            expected = prior.variances().expand_as(found.variance)
+            floored = expected.maximum(0.01 * expected.mean(1, keepdim=True))
+            check_close(f"{what}: variance", found.variance, floored, _LOOSE)
+
+
 COVARIANCE_CHECKS: tuple[Callable[[CovarianceCase, torch.dtype], None], ...] = (
     check_definite,
     check_seen,
     check_mixture,
     check_condition,
     check_extreme_noise,
+    check_scale,
+    check_blind,
 )
 
 

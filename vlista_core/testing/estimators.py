@@ -1,54 +1,24 @@
-"""What every Estimator must satisfy."""
+"""What every Estimator must satisfy; what its numbers must stand is in `numbers`."""
 
-import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from vlista_core.estimate import Estimate, Estimator
-from vlista_core.linops import DenseMap, LinearMap
-from vlista_core.problems import Batch
+from vlista_core.linops import LinearMap
+from vlista_core.testing.cases import EstimatorCase
+from vlista_core.testing.numbers import (
+    check_hostile_phi,
+    check_not_finite,
+    check_precision,
+    check_same_numbers,
+    check_scale,
+    check_snr,
+)
 from vlista_core.testing.tools import SpyMap, check_close, check_refused
 
 _TOLERANCE = (1e-8, 1e-3)
-
-
-def sparse_batch(
-    dtype: torch.dtype, *, batch: int = 6, m: int = 24, n: int = 40, seed: int = 0, dictionary: LinearMap | None = None
-) -> Batch:
-    """A small problem with a Φ for each sample: a code with four non-zeros, canonical unless a dictionary is given; 30 dB."""
-    generator = torch.Generator().manual_seed(seed)
-    phi = torch.randn(batch, m, n, dtype=dtype, generator=generator) / math.sqrt(m)
-    code = torch.zeros(batch, n if dictionary is None else dictionary.shape[1], dtype=dtype)
-    for row in code:
-        row[torch.randperm(code.shape[1], generator=generator)[:4]] = (
-            torch.randn(4, dtype=dtype, generator=generator) + 2
-        )
-    signal = code if dictionary is None else dictionary.apply(code)
-    noise_var = 1e-3 * 16 / m
-    noise = math.sqrt(noise_var) * torch.randn(batch, m, dtype=dtype, generator=generator)
-    y = torch.einsum("bmn,bn->bm", phi, signal) + noise
-    return Batch(signal, y, DenseMap(phi), torch.full((batch,), noise_var, dtype=signal.real.dtype))
-
-
-@dataclass(frozen=True)
-class EstimatorCase:
-    """A named way to build an estimator for a dtype and device, the same each time, and the data to try it on."""
-
-    name: str
-    make: Callable[[torch.dtype, torch.device], Estimator]
-    sample: Callable[[torch.dtype], Batch] = sparse_batch
-    ignores_phi: str = ""
-    """Why the method never looks at Φ, where it does not: one made for a single Φ may have learned it."""
-
-    def run(self, batch: Batch, *, y: Tensor | None = None, noise_var: Tensor | float | None = None) -> Estimate:
-        """The estimate of a batch, with y or the noise replaced."""
-        estimator = self.make(batch.y.dtype, batch.y.device)
-        noise = batch.noise_var if noise_var is None else noise_var
-        return estimator.estimate(batch.y if y is None else y, batch.phi, noise)
 
 
 def check_shapes(case: EstimatorCase, dtype: torch.dtype) -> None:
@@ -147,23 +117,17 @@ def check_bad_input(case: EstimatorCase, dtype: torch.dtype) -> None:
     batch = case.sample(dtype)
     estimator = case.make(dtype, torch.device("cpu"))
     y, phi, noise = batch.y, batch.phi.materialize(), batch.noise_var
-    nan_y, nan_phi = y.clone(), phi.clone()
-    nan_y[0, 0], nan_phi[0, 0, 0] = math.nan, math.inf
     other = {torch.complex64: torch.complex128, torch.complex128: torch.complex64}.get(dtype, torch.float16)
     wrong: dict[str, tuple[str, Tensor, LinearMap | Tensor, Tensor | float]] = {
         "y of wrong length": ("y", y[:, :-1], phi, noise),
         "y of three dimensions": ("y", y[None], phi, noise),
         "integer y": ("y", torch.ones(y.shape, dtype=torch.int64), phi, noise),
-        "NaN in y": ("y", nan_y, phi, noise),
-        "Inf in phi": ("phi", y, nan_phi, noise),
-        "Inf in a map": ("phi", y, DenseMap(nan_phi), noise),
         "empty batch": ("y", y[:0], phi[:0], noise[:0]),
         "other batch size": ("phi", y[:-1], phi, noise[:-1]),
         "integer phi": ("matrix", y, torch.ones(phi.shape, dtype=torch.int64), noise),
         "dtype mismatch": ("dtype", y, phi.to(other), noise),
         "negative noise": ("noise_var", y, phi, -1.0),
         "negative noise in one sample": ("noise_var", y, phi, -noise),
-        "NaN noise": ("noise_var", y, phi, math.nan),
         "noise of wrong shape": ("noise_var", y, phi, noise[:-1]),
     }
     for what, (argument, bad_y, bad_phi, bad_noise) in wrong.items():
@@ -179,4 +143,10 @@ ESTIMATOR_CHECKS: tuple[Callable[[EstimatorCase, torch.dtype], None], ...] = (
     check_forms_of_phi,
     check_product_not_formed,
     check_bad_input,
+    check_not_finite,
+    check_precision,
+    check_hostile_phi,
+    check_scale,
+    check_snr,
+    check_same_numbers,
 )

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from vlista_core.estimate import Measurement
-from vlista_core.linops import LinearMap
+from vlista_core.linops import DenseMap, LinearMap
 from vlista_core.testing.tools import allowed, check_close, check_refused, normal
 
 _TOLERANCE = (1e-12, 1e-5)
@@ -58,6 +58,18 @@ def check_matrix(case: MapCase, dtype: torch.dtype) -> None:
         assert torch.allclose(matrix @ matrix.mH, identity.expand(matrix.shape[0], m, m), atol=1e-6), (
             f"{case.name}: says AAᴴ = I, which does not hold"
         )
+
+
+def check_dead_columns(case: MapCase, dtype: torch.dtype) -> None:
+    """Behind a dictionary, atoms that are zero, tiny or unseen by the map have a norm of exactly 0, and no others have."""
+    a = case.make(dtype)
+    _, values, rows = torch.linalg.svd(a.materialize()[0].detach())
+    precision = torch.finfo(dtype).eps
+    seen, unseen = rows[0].conj(), rows[int((values > precision * values[0]).sum()) :].conj()
+    psi = torch.stack([seen, torch.zeros_like(seen), precision * seen, 0.01 * seen, *unseen], dim=1)
+    norms = (a @ DenseMap(psi)).column_norms()[0]
+    dead = torch.tensor([False, True, True, False, *[True] * len(unseen)])
+    assert torch.equal(norms == 0, dead), f"{case.name}: norms of live and dead columns are {norms.tolist()}"
 
 
 def check_spectral_norm(case: MapCase, dtype: torch.dtype) -> None:
@@ -149,6 +161,7 @@ def check_bad_input(case: MapCase, dtype: torch.dtype) -> None:
 MAP_CHECKS: tuple[Callable[[MapCase, torch.dtype], None], ...] = (
     check_dot,
     check_matrix,
+    check_dead_columns,
     check_spectral_norm,
     check_select,
     check_kept,

@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
@@ -87,6 +88,7 @@ class Loop:
         self._losses: list[float] = []
         self._last_loss = math.nan
         self._started = time.perf_counter()
+        self._step_seconds = self._validation_seconds = 0.0
 
     def resume_from(self, path: Path, run: Mapping[str, Json]) -> None:
         """Go on from the state in `path`."""
@@ -98,8 +100,9 @@ class Loop:
         """Train until the budget is spent, at least one step, and leave the best weights in the model; rank 0 writes `path`."""
         result, plan = self.result, self.plan
         self.model.train()
-        progress = self._progress()
-        while progress < 1.0 or result.steps == 0:
+        first, over = True, self._over()
+        while result.steps == 0 or not over:
+            before, progress = result.seconds, self._progress()
             factor = result.scale * rate_factor(plan.schedule, progress, plan.warmup)
             for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
                 group["lr"] = rate * factor
@@ -110,26 +113,60 @@ class Loop:
                 self._losses.append(loss)
                 self._last_loss = loss
             result.steps += 1
-            progress = self._progress()
-            if result.steps % plan.validate_every == 0 or progress >= 1.0:
+            self._step_seconds = self._elapsed() - before
+            if first and plan.seconds is not None:
+                self._plan_validation(plan.seconds)
+            first, over = False, self._over()
+            if result.steps % plan.validate_every == 0 or over:
                 self._validate()
-                due = result.steps % (plan.checkpoint_every or plan.validate_every) == 0 or progress >= 1.0
+                over = over or self._over()
+                due = result.steps % (plan.checkpoint_every or plan.validate_every) == 0 or over
                 if due and path is not None and self.fabric.is_global_zero:
                     state.write(path, result, self.good, self.best, run)
             speed = result.steps * plan.batch_size / max(result.seconds, 1e-9)
-            report(progress, self._last_loss, result.best_validation, speed)
+            report(1.0 if over else self._progress(), self._last_loss, result.best_validation, speed)
         if self.best is None:
             self._give_up("no validation figure was finite")
         self.model.load_state_dict(self.best)
 
+    def _elapsed(self) -> float:
+        """Seconds since the start; where they are the budget, rank 0's clock counts."""
+        seconds = time.perf_counter() - self._started
+        self.result.seconds = seconds if self.plan.seconds is None else float(self.fabric.broadcast(seconds))
+        return self.result.seconds
+
     def _progress(self) -> float:
-        """Share of the budget spent; rank 0's clock counts."""
-        plan, result = self.plan, self.result
-        result.seconds = time.perf_counter() - self._started
-        if plan.total_steps is not None:
-            return result.steps / plan.total_steps
-        result.seconds = float(self.fabric.broadcast(result.seconds))
-        return result.seconds / (plan.seconds or 1.0)
+        """Share of the budget spent; of one in seconds, the time of the last validation is set aside."""
+        seconds, plan = self._elapsed(), self.plan
+        if plan.seconds is None:
+            return self.result.steps / (plan.total_steps or 1)
+        return min(1.0, seconds / max(plan.seconds - self._validation_seconds, 1e-9))
+
+    def _over(self) -> bool:
+        """Whether the steps are done, or there is no time left for one more step and the validation after it."""
+        seconds, plan = self._elapsed(), self.plan
+        if plan.seconds is None:
+            return self.result.steps >= (plan.total_steps or 1)
+        return seconds + self._step_seconds + self._validation_seconds >= plan.seconds
+
+    def _plan_validation(self, budget: float) -> None:
+        """Time the first slice of a validation; a ValueError where not even one step and one validation fit the budget.
+
+        A run that goes on from a file has been validated and only ends early.
+        """
+        words = f"one step on {self.plan.batch_size} samples took {self._step_seconds:.3g} s"
+        if self._step_seconds <= budget:
+            before = self._elapsed()
+            validate(self.model, islice(self.stream.validation(), 1), self.plan.metric, self.fabric)
+            self._validation_seconds = (self._elapsed() - before) * max(1.0, self.stream.validation_slices)
+            samples = self.plan.validation_samples
+            words += f" and a validation on {samples} takes about {self._validation_seconds:.3g} s"
+        if self._step_seconds + self._validation_seconds > budget and not self.result.history:
+            self.good.restore(self.model, self.optimizer)
+            raise ValueError(
+                f"seconds={budget:g} is too short to train {type(self.model).__name__}: {words}; allow more seconds, a smaller "
+                "batch_size or fewer validation_samples (the model is as it was)"
+            )
 
     def _step(self) -> float | None:
         """One optimiser step on a global batch: its mean loss, or None where loss or gradient was not finite."""
@@ -166,8 +203,9 @@ class Loop:
 
     def _validate(self) -> None:
         result, plan = self.result, self.plan
+        before = self._elapsed()
         value = validate(self.model, self.stream.validation(), plan.metric, self.fabric)
-        result.seconds = time.perf_counter() - self._started
+        self._validation_seconds = self._elapsed() - before
         loss = math.fsum(self._losses) / len(self._losses) if self._losses else math.nan
         self._losses = []
         if not math.isfinite(value):

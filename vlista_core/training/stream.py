@@ -33,6 +33,11 @@ class Stream:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="draws")
         self._pending: tuple[int, list[Future[Batch]]] | None = None
 
+    @property
+    def validation_slices(self) -> float:
+        """How many batches of the size of the first one `validation` gives; the last may be a part of one."""
+        return sum(count for _, count in self._validation) / self._slice
+
     def close(self) -> None:
         """End the thread; what it has not begun to draw is given up."""
         self._pool.shutdown(cancel_futures=True)

@@ -47,7 +47,8 @@ class Trainer:
     epochs: PositiveInt | None = None
     """Passes over `training_samples`."""
     seconds: PositiveFloat | None = None
-    """Wall-clock time, validation included; the schedules follow the elapsed share."""
+    """Wall-clock time, validation included, kept to within about a step; the schedules follow the elapsed share. Where not even
+    one step and one validation fit, `fit` says so as soon as it has timed them."""
     training_samples: PositiveInt | None = None
     """Train on this many fixed samples, whole batches only; None draws new ones in every step."""
     learning_rate: PositiveFloat = 1e-3
