@@ -118,10 +118,8 @@ class ChannelEstimator(nn.Module, Estimator, Configured):
 
     def unit(self, measured: Measurement) -> Tensor | None:
         """What h is to be divided by so that E|h|² = 1, 1 where fading explains its power: [batch]; None for 1 throughout."""
-        if self.scale_free:
-            return None
-        unusual = power.unusual(measured, self.name)
-        if not bool(unusual.any()):
+        unusual = None if self.scale_free else power.unusual(measured, self.name)
+        if unusual is None:
             return None
         gain = self.noise.gain(measured.select(unusual))
         return torch.ones_like(measured.noise_var).masked_scatter(unusual, gain.sqrt())

@@ -31,15 +31,15 @@ def shown_power(measured: Measurement) -> tuple[Tensor, Tensor]:
     return (energy - count * measured.noise_var) / seen, count**0.5 * measured.noise_var / seen
 
 
-def unusual(measured: Measurement, name: str) -> Tensor:
-    """Which samples are surely not of E|h|² = 1, fading included: [batch] bool. ValueError where the unit must be wrong."""
+def unusual(measured: Measurement, name: str) -> Tensor | None:
+    """Which samples are surely not of E|h|² = 1, fading included: [batch] bool, None for none; ValueError for wrong units."""
     power, deviation = shown_power(measured)
     low, high = power - _SURE * deviation, power + _SURE * deviation
     high = torch.where(squared_modulus(measured.y).sum(1) > 0, high, 1.0)  # y = 0 is a channel of no power, not a unit
     usual, most = 10 ** (_USUAL_DB / 10), 10 ** (_OTHER_UNITS_DB / 10)
     found = (low > usual) | (high < 1 / usual)
     if found.is_meta or not bool(found.any()):
-        return torch.zeros_like(found)
+        return None
     wrong = (low > most) | (high < 1 / most)
     if bool(wrong.any()):
         unit = float(power[wrong].abs().median().sqrt())

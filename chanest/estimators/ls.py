@@ -12,6 +12,10 @@ from vlista_core.gaussian import WhiteCovariance, condition
 from vlista_core.linalg import cholesky
 from vlista_core.linops import LinearMap
 
+_LEAST = 100.0
+"""What ΦΦᴴ is given on its diagonal, in units of rounding: directions that no beam sees are then left out, as a pseudo-inverse
+leaves them out."""
+
 
 class LS(ChannelEstimator):
     """ĥ = Φᴴ(ΦΦᴴ)⁻¹y, of least norm where there are fewer measurements than unknowns."""
@@ -28,7 +32,7 @@ class LS(ChannelEstimator):
     def infer(self, measured: Measurement) -> Estimate:
         white = WhiteCovariance(measured.y.new_ones(1), self.signal_length)
         without_noise = Measurement(measured.y, measured.phi, torch.zeros_like(measured.noise_var))
-        return Estimate(condition(white, without_noise).mean)
+        return Estimate(condition(white, without_noise, floor=_LEAST * torch.finfo(measured.y.dtype).eps).mean)
 
     def spread(self, measured: Measurement, found: Estimate, probes: LinearMap | None) -> Tensor | None:
         """σ²·diag(P(ΦᴴΦ)⁻¹Pᴴ); with fewer measurements than unknowns nothing bounds the errors, and it is None."""

@@ -12,6 +12,8 @@ from vlista_core.estimate import Estimate, Estimator, Measurement
 from vlista_core.linops import IdentityMap, LinearMap
 from vlista_core.problems import check_count
 
+_TIE = 1e-4
+"""What `preference` adds, in units of the mean ‖a‖²."""
 State = tuple[Tensor, ...]
 Step = Callable[[Measurement, State, int], tuple[State, Tensor]]
 
@@ -129,6 +131,16 @@ def nonzeros(wanted: int | None, system: Measurement) -> int:
             f"n_nonzero must be at most min(m, atoms) = {min(m, atoms)} for a system {m}x{atoms}, got {wanted}"
         )
     return wanted
+
+
+def preference(norms: Tensor) -> Tensor:
+    """‖a‖²/(‖a‖² + a little), by which a fit counts: [batch, b]. Of atoms that fit alike the one that Φ sees best is taken.
+
+    Repeated rows of Φ make many atoms fit a residual alike; one that Φ hardly sees would need a huge coefficient.
+    """
+    power = norms.square()
+    little = _TIE * power.mean(1, keepdim=True)
+    return power / (power + little.clamp_min(torch.finfo(power.dtype).tiny))
 
 
 def zero_code(system: Measurement) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from vlista_core.estimate import Estimate, Measurement
 from vlista_core.linops import IdentityMap, LinearMap
-from vlista_core.solvers.base import Solver, State, iterate
+from vlista_core.solvers.base import Solver, State, iterate, preference
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,14 +46,14 @@ class BCS(Solver):
         noise = torch.maximum(system.noise_var.double(), self.noise_floor * torch.where(silent, 1.0, power))
         m, atoms = a.shape
         identity = torch.eye(m, dtype=double, device=y.device)
-        live = (system.phi.column_norms() > 0).expand(y.shape[0], -1)
+        seen = preference(system.phi.column_norms()).double().expand(y.shape[0], -1)
         start = (
             torch.zeros(y.shape[0], atoms, dtype=torch.float64, device=y.device),
             a.column_norms().square() / noise[:, None],
-            torch.where(live, a.adjoint(y) / noise[:, None], 0),
+            torch.where(seen > 0, a.adjoint(y) / noise[:, None], 0),
             identity / noise[:, None, None],
             torch.zeros_like(noise),
-            live,
+            seen,
         )
         exact = Measurement(y, a, noise)
         (prior, sparsity, quality, inverse, *_), taken = iterate(exact, start, self._update, self.iterations)
@@ -63,33 +63,35 @@ class BCS(Solver):
 
     def _update(self, system: Measurement, state: State, t: int) -> tuple[State, Tensor]:
         """Change one γ per sample: γ, S, Q [batch, b], C⁻¹ [batch, m, m], the rise of the log likelihood so far [batch], and
-        the columns that Φ sees [batch, b]: S and Q of the others stay as they are, so that none of them ever enters."""
-        prior, sparsity, quality, inverse, rise, live = state
+        how well Φ sees each column [batch, b]: S and Q of those it does not see stay as they are, so that none ever enters."""
+        prior, sparsity, quality, inverse, rise, seen = state
         admission = 2.0 * math.log(max(2, prior.shape[1])) if self.admission is None else self.admission
-        best, gain, chosen = _best_change(prior, sparsity, quality, admission)
+        best, gain, chosen = _best_change(prior, sparsity, quality, admission, seen)
         done = gain <= self.tolerance * rise
         change = torch.where(done[:, None], 0.0, best - prior.gather(1, chosen))
         direction = system.phi.columns(chosen)[:, :, 0]
         image = torch.bmm(direction[:, None, :], inverse.mT)[:, 0]
         factor = change / (1.0 + change * sparsity.gather(1, chosen))
-        overlap = torch.where(live, system.phi.adjoint(image), 0)
+        overlap = torch.where(seen > 0, system.phi.adjoint(image), 0)
         # A sample that is done changes by nothing, so that C⁻¹, the largest of these, can be updated in place.
         inverse.baddbmm_((-factor * image)[:, :, None], image[:, None, :].conj())
         new_sparsity = sparsity - factor * overlap.abs().square()
         new_quality = quality - factor * overlap * quality.gather(1, chosen)
         new_prior = prior.scatter_add(1, chosen, change)
-        return (new_prior, new_sparsity, new_quality, inverse, rise + gain, live), done
+        return (new_prior, new_sparsity, new_quality, inverse, rise + gain, seen), done
 
 
-def _best_change(prior: Tensor, sparsity: Tensor, quality: Tensor, admission: float) -> tuple[Tensor, Tensor, Tensor]:
+def _best_change(
+    prior: Tensor, sparsity: Tensor, quality: Tensor, admission: float, seen: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """The best new γ, the rise it brings and its column, for each sample: [batch, 1], [batch], [batch, 1]."""
     rest = (1.0 - prior * sparsity).clamp_min(torch.finfo(prior.dtype).eps)
     s = (sparsity / rest).clamp_min(torch.finfo(prior.dtype).tiny)
     q_squared = (quality.abs() / rest).square()
     best = torch.where(q_squared > admission * s, (q_squared - s) / s.square(), 0.0)
     gain = _log_likelihood(best, s, q_squared) - _log_likelihood(prior, s, q_squared)
-    top = gain.max(1, keepdim=True)
-    return best.gather(1, top.indices), top.values[:, 0], top.indices
+    chosen = (gain * seen).argmax(1, keepdim=True)
+    return best.gather(1, chosen), gain.gather(1, chosen)[:, 0], chosen
 
 
 def _log_likelihood(prior: Tensor, s: Tensor, q_squared: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vlista_core.estimate import Estimate, Measurement
 from vlista_core.linops import LinearMap
-from vlista_core.solvers.base import Solver, State, iterate, nonzeros, within_noise
+from vlista_core.solvers.base import Solver, State, iterate, nonzeros, preference, within_noise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,7 @@ def pursue(
         torch.eye(most, dtype=kind, device=device).expand(size, -1, -1).clone(),
         y.new_zeros(size, most, vectors),
         torch.zeros(size, most, dtype=torch.int64, device=device),
-        torch.where(norms > 0, 1.0 / norms, 0.0).expand(size, -1).clone(),
+        torch.where(norms > 0, preference(norms).sqrt() / norms, 0.0).expand(size, -1).clone(),
     )
 
     def add_atom(now: Measurement, state: State, t: int) -> tuple[State, Tensor]:

@@ -13,8 +13,8 @@ from vlista_core.linops import DenseMap
 from vlista_core.testing.cases import EstimatorCase
 from vlista_core.testing.tools import check_close, check_refused, normal
 
-_A_LITTLE = 1.25
-"""How much worse than an estimate of zero is still allowed, in power."""
+_NOT_WILD = 2.0
+"""How much worse than an estimate of zero is still allowed, in power: a pursuit that sees a fourth of its unknowns may be wrong."""
 _UNIT = 2.0**20
 """About 1e6. As a power of two it changes no digit, so that what follows the units of y does so exactly."""
 _SCALED, _SAME = (1e-9, 1e-4), (1e-5, 1e-5)
@@ -45,7 +45,7 @@ def check_hostile_phi(case: EstimatorCase, dtype: torch.dtype) -> None:
         return float((out.signal - batch.signal).abs().double().square().sum())
 
     zero = float(batch.signal.abs().double().square().sum())
-    allowed = _A_LITTLE * max(zero, error(case.run(batch)))
+    allowed = _NOT_WILD * max(zero, error(case.run(batch)))
     for what, matrix in hostile(batch.phi.materialize()).items():
         phi = DenseMap(matrix)
         out = case.run(batch, y=phi.apply(batch.signal) + noise, phi=phi)
@@ -56,12 +56,17 @@ def check_hostile_phi(case: EstimatorCase, dtype: torch.dtype) -> None:
 
 
 def check_scale(case: EstimatorCase, dtype: torch.dtype) -> None:
-    """Finite in any unit of y; and the same in that unit where `scale_free` says so."""
+    """The same in any unit of y where `scale_free` says so; elsewhere finite, or refused with a word on the units of y."""
     batch = case.sample(dtype)
     plain = case.run(batch)
     scale_free = case.make(dtype, torch.device("cpu")).scale_free
     for unit in (1 / _UNIT, _UNIT):
-        out = case.run(batch, y=unit * batch.y, noise_var=unit**2 * batch.noise_var)
+        try:
+            out = case.run(batch, y=unit * batch.y, noise_var=unit**2 * batch.noise_var)
+        except ValueError as refusal:
+            assert not scale_free, f"{case.name} says scale_free, but refuses y in units of {1 / unit:.0e}: {refusal}"
+            assert "Divide y by" in str(refusal), f"{case.name}: {refusal}"
+            continue
         _check_finite(f"{case.name}: for y in units of {1 / unit:.0e}", out)
         if scale_free:
             what = f"{case.name} says scale_free, but with y in units of {1 / unit:.0e}"
