@@ -143,7 +143,7 @@ def _by_threads(matched: Tensor, measured: Measurement) -> Tensor:
         (check_hostile_phi, _Toy(_over_norms_but_zeros), torch.float64, "error of zero for columns that are rounding"),
         (check_scale, _Toy(_absolute, scale_free=True), torch.float64, "says scale_free, but .* the signal differs"),
         (check_scale, _Toy(_cubed), torch.float64, "for y in units of 1e-06 signal is not finite"),
-        (check_snr, _Toy(_through_the_power), torch.float32, "at 60 dB signal is not finite"),
+        (check_snr, _Toy(_through_the_power), torch.float32, "at 100 dB signal is not finite"),
         (check_not_finite, _Toy(lambda matched, _: matched, careful=False), torch.float64, "nan in y was accepted"),
         (check_precision, _Toy(_in_half), torch.float64, "signal has dtype torch.float32 for y of torch.float64"),
         (check_same_numbers, _Toy(_less_the_mean), torch.float64, "in parts differs"),

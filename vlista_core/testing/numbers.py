@@ -80,7 +80,7 @@ def check_snr(case: EstimatorCase, dtype: torch.dtype) -> None:
     batch = case.sample(dtype)
     clean = batch.phi.apply(batch.signal)
     noise = normal((*clean.shape,), dtype, 6)
-    for snr_db in (-40.0, -20.0, 60.0, 100.0):
+    for snr_db in (-40.0, 100.0):
         level = clean.abs().square().mean(1) * 10 ** (-snr_db / 10)
         out = case.run(batch, y=clean + level.sqrt()[:, None] * noise, noise_var=level)
         _check_finite(f"{case.name}: at {snr_db:g} dB", out)
