@@ -104,7 +104,7 @@ class ChannelEstimator(nn.Module, Estimator, Configured):
         """See Estimator; noise_var None is estimated from y, sample by sample. `variance` is worked out when it is read."""
         measured = self.checked(y, phi, noise_var)
         with torch.no_grad():
-            unit = self.unit(measured)
+            unit = None if self.scale_free else self.unit(measured)
             measured = measured if unit is None else power.in_unit(measured, unit)
             found = joined([self.infer(part) for part, _ in in_chunks(measured, self.chunk(measured))])
             found = found if self.loudest is None else power.kept(measured, found, self.loudest)
@@ -118,7 +118,7 @@ class ChannelEstimator(nn.Module, Estimator, Configured):
 
     def unit(self, measured: Measurement) -> Tensor | None:
         """What h is to be divided by so that E|h|² = 1, 1 where fading explains its power: [batch]; None for 1 throughout."""
-        unusual = None if self.scale_free else power.unusual(measured, self.name)
+        unusual = power.unusual(measured, self.name)
         if unusual is None:
             return None
         gain = self.noise.gain(measured.select(unusual))
@@ -139,7 +139,9 @@ class ChannelEstimator(nn.Module, Estimator, Configured):
         unit: Tensor | None,
         probes: LinearMap | None,
     ) -> Tensor | None:
-        """Of estimates `found` of measurements that are in a unit; the variance is not."""
+        """Of estimates `found` of measurements that are in a unit; the variance is not. Calibrations are for E|h|² = 1."""
+        if calibration is not None and self.scale_free and (unit := self.unit(measured)) is not None:
+            measured, found = power.in_unit(measured, unit), power.out_of_unit(found, 1 / unit)
 
         def one(part: Measurement, some: Tensor, kept: Estimate, chosen: LinearMap | None) -> Tensor | None:
             raw = self.spread(part, kept, chosen) if calibration is None or calibration.uses_raw else None

@@ -85,6 +85,7 @@ def out_of_unit(found: Estimate, unit: Tensor) -> Estimate:
     return Estimate(
         by * found.signal,
         code=None if found.code is None else by * found.code,
+        variance=None if found.variance is None else by.square() * found.variance,
         trajectory=None if found.trajectory is None else tuple(by * signal for signal in found.trajectory),
         iterations=found.iterations,
     )

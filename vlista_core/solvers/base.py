@@ -12,7 +12,7 @@ from vlista_core.estimate import Estimate, Estimator, Measurement
 from vlista_core.linops import IdentityMap, LinearMap
 from vlista_core.problems import check_count
 
-_TIE = 1e-4
+_TIE = 1e-5
 """What `preference` adds, in units of the mean ‖a‖²."""
 State = tuple[Tensor, ...]
 Step = Callable[[Measurement, State, int], tuple[State, Tensor]]
