@@ -20,6 +20,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -54,18 +55,22 @@ class Report:
     findings: list[Finding] = field(default_factory=list)
 
 
+@cache
+def good_files(kind: FileKind) -> dict[str, bytes]:
+    """The files that a kind makes, by name; once, because some of them say when they were made."""
+    with tempfile.TemporaryDirectory() as folder:
+        kind.make(Path(folder))
+        return {path.name: path.read_bytes() for path in Path(folder).iterdir() if path.is_file()}
+
+
 class Bench:
     """A kind of file with a good one, ready to read changed ones."""
 
     def __init__(self, kind: FileKind, folder: Path) -> None:
         self.kind, self.folder, self.read = kind, folder, 0
-        good = folder / "good"
-        good.mkdir(parents=True)
-        kind.make(good)
-        self.around = {path.name: path.read_bytes() for path in good.iterdir() if path.is_file()}
-        self.good = self.around.pop(kind.file)
-        shutil.rmtree(good)
-        with self.holding(self.good) as path:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.around = dict(good_files(kind))
+        with self.holding(self.around.pop(kind.file)) as path:
             self.answer = repr(plain(kind.read(path)))
 
     @contextlib.contextmanager
@@ -117,8 +122,7 @@ class Bench:
 def changes(name: str, seed: int) -> Iterator[tuple[str, bytes | None]]:
     """Names and contents of changed files of a kind, without end: what is always tried, then random changes."""
     kind = KINDS[name]
-    with tempfile.TemporaryDirectory() as folder:
-        goods = {other: Bench(KINDS[other], Path(folder) / other).good for other in KINDS}
+    goods = {other: good_files(KINDS[other])[KINDS[other].file] for other in KINDS}
     good = goods.pop(name)
     yield "folder", None
     always = {"empty": b"", "zeros": bytes(len(good)), "nesting": b"[" * 100_000, "space": b" " * 1000, **goods}

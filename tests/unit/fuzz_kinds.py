@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import json
 import math
+import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -40,7 +42,8 @@ from vlista_core.data.download import LARGEST, unpack
 from vlista_core.data.image_set import ImageData, ImageSet
 from vlista_core.data.mnist import MNIST
 from vlista_core.files import read_json, write_json
-from vlista_core.study import read_study, run_study
+from vlista_core.study import Provenance, Record, read_study
+from vlista_core.study.store import Store
 from vlista_core.training import state
 
 _TINY = """
@@ -71,7 +74,7 @@ _SMALL = 2**16
 """Entries of Φ that are worth a sample."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class FileKind:
     """How to make, read and judge a kind of file."""
 
@@ -166,7 +169,7 @@ def _make_checkpoint(folder: Path) -> None:
 
 def _read_checkpoint(path: Path) -> object:
     model = checkpoint.load(path, expected=ToyModel)
-    return model.state_dict(), model.configuration(), checkpoint.read_header(path)
+    return model.state_dict(), model.configuration(), checkpoint.read_header(path)["provenance"]
 
 
 _RUN: dict[str, Any] = {"model": "ToyModel", "seed": 1, "learning_rate": 0.01}
@@ -242,18 +245,14 @@ def _make_files(files: Mapping[str, bytes], folder: Path) -> None:
 
 
 def _read_images(images: ImageSet, path: Path) -> object:
-    """Without a look at digests it is a sentence or a set of images; with them it is a sentence or the good images."""
+    """Without a look at digests it is a ValueError or a set of images; with them it is a sentence or the good images."""
 
     def files(name: str) -> bytes | None:
         found = path.parent / name
         return found.read_bytes() if found.is_file() else None
 
-    try:
+    with suppress(ValueError):
         found = images.decode(images.name, {name: images.assemble(name, files) or b"" for name in images.sha256})
-    except ValueError as fault:
-        if problem := unlike_a_sentence(str(fault), ""):
-            raise TypeError(f"{problem}: {fault!s:.300}") from fault
-    else:
         if not _is_image_data(found):
             raise TypeError("the unverified images are not uint8 [samples, height, width] with labels [samples]")
     contents = images.obtain(path.parent, replace_broken=False, report=lambda sentence: None)
@@ -280,13 +279,31 @@ def _is_unpacked(files: object) -> bool:
     return isinstance(files, dict) and sum(map(len, files.values())) <= LARGEST
 
 
+_STUDY = Toy(models=("a", "b"), sizes=(1, 2), scale=0.5)
+_RECORDS = [
+    Record(
+        cell=cell, row={"level": -0.5 * place, "nested": {"list": [1, 2]}}, provenance=Provenance(seed=7, seconds=0.25)
+    )
+    for place, cell in enumerate(_STUDY.cells())
+]
+
+
 def _make_study(folder: Path) -> None:
-    run_study(Toy(models=("a", "b"), sizes=(1, 2), scale=0.5), folder)
+    """With dates that stay the same, so that kept files can be judged later."""
+    names = [_STUDY.cell_id(cell) for cell in _STUDY.cells()]
+    about: dict[str, Any] = {
+        "study": "toy",
+        "configuration": _STUDY.configuration(),
+        "started": "2026-01-01T00:00:00+00:00",
+        "cells": names,
+    }
+    write_json(folder / "study.json", about)
+    Store(folder).replace(_RECORDS)
 
 
 def _read_study(path: Path) -> object:
     read = read_study(path.parent, REGISTRY)
-    return read.study, read.about, read.records, read.frame.to_dict("records")
+    return read.study, read.about, read.records, read.frame.to_json()
 
 
 def _make_json(folder: Path) -> None:
@@ -295,13 +312,29 @@ def _make_json(folder: Path) -> None:
     )
 
 
+def _undigested(kind: FileKind) -> FileKind:
+    """The kind as it was before files had a digest: each line of them or the whole is one JSON object."""
+
+    def make(folder: Path) -> None:
+        kind.make(folder)
+        path = folder / kind.file
+        path.write_bytes(re.sub(rb',\s*"digest": "\w+"', b"", path.read_bytes()))
+
+    return replace(kind, make=make, unprotected=lambda content: True, valid=lambda found: finite(plain(found)))
+
+
 def _without_digest(content: bytes) -> bool:
     return b"digest" not in content
 
 
-def _a_line_without_digest(content: bytes) -> bool:
-    """A line that is gone or cut off takes its digest with it, and its cell counts as one that is still to do."""
-    return any(b"digest" not in line for line in content.split(b"\n")) or content.count(b"\n") != 4
+def _other_json(content: bytes) -> bool:
+    """Whole, but of another kind: a reader of any JSON cannot tell."""
+    return not {"digest", "budget"} <= json.loads(content).keys()
+
+
+def _are_good_records(found: tuple[object, object, list[Record], str]) -> bool:
+    """A line that is gone or cut off is a cell that is still to do; the others are as they were."""
+    return all(record in _RECORDS for record in found[2])
 
 
 def unlike_a_sentence(message: str, name: str) -> str:
@@ -351,6 +384,7 @@ KINDS: dict[str, FileKind] = {
         unprotected=lambda content: True, valid=_is_unpacked, layers=(mutations.gzipped,),
     ),
     "study": FileKind("study.json", _make_study, _read_study, **_JSON),
-    "rows": FileKind("rows.jsonl", _make_study, _read_study, unprotected=_a_line_without_digest, valid=_JSON["valid"]),
-    "json": FileKind("notes.json", _make_json, read_json, **_JSON),
+    "rows": FileKind("rows.jsonl", _make_study, _read_study, unprotected=lambda content: True, valid=_are_good_records),
+    "json": FileKind("notes.json", _make_json, read_json, unprotected=_other_json, valid=_JSON["valid"]),
 }  # fmt: skip
+KINDS |= {f"{name}-undigested": _undigested(KINDS[name]) for name in ("calibration", "study", "rows", "json")}
