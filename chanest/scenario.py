@@ -15,7 +15,7 @@ from chanest.channels.source import DRAWS, Backend, ChannelSource, Direction
 from chanest.channels.store import DataSet
 from chanest.pilots import BeamKind
 from vlista_core.draws import Split
-from vlista_core.tensorfile import digest
+from vlista_core.files import digest
 from vlista_core.validation import printable
 
 

@@ -15,7 +15,7 @@ from platformdirs import user_cache_path
 from pydantic import BaseModel, JsonValue, RootModel, ValidationError
 from pydantic_core import from_json
 
-from vlista_core.tensorfile import Json, digest
+from vlista_core.tensorfile import Json
 from vlista_core.validation import sentence
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -51,6 +51,11 @@ def write_text(path: Path, text: str) -> None:
     """Write `text` whole or not at all."""
     with replacing(path) as partial:
         partial.write_text(text, encoding="utf-8")
+
+
+def digest(content: Json) -> str:
+    """A hash of JSON, whatever the order of its keys: 16 hex digits."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def to_json(content: Json, *, indent: int | None = None) -> str:

@@ -5,7 +5,6 @@ header are kept in the header, because safetensors itself notices a truncated fi
 """
 
 import contextlib
-import hashlib
 import json
 import math
 import os
@@ -44,11 +43,6 @@ class Kind:
     """Names and types of what the header must have."""
 
 
-def digest(content: Json) -> str:
-    """A hash of JSON, whatever the order of its keys: 16 hex digits."""
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
-
-
 def as_json(what: str, value: Json) -> Json:
     """`value` as it will be read back (tuples become lists), or a ValueError about `what`."""
     try:
@@ -83,7 +77,7 @@ def write(
         "header": as_json("the header", head), "complex": [*complex_names], "checksum": _checksum(stored, layout=True),
         "half": [*half_names],
     }  # fmt: skip
-    write_whole(path, save(stored, metadata={_HEADER: json.dumps({**frame, "digest": digest(frame)})}))
+    write_whole(path, save(stored, metadata={_HEADER: json.dumps({**frame, "digest": _digest(frame)})}))
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -160,7 +154,7 @@ class _Frame(BaseModel, frozen=True, extra="forbid", strict=True):
     checksum: int
     """Of the tensors."""
     half: list[str] = []
-    digest: str = ""
+    digest: int = 0
     """Of the fields above. Files had none before; their checksum leaves out the types and shapes of tensors."""
 
 
@@ -185,7 +179,7 @@ def _load(path: Path, kind: Kind, *, tensors: bool) -> tuple[_Frame, dict[str, T
             f"{path} is a safetensors file of another program, so it is no {purpose}; use a file written by vlista"
         ) from fault
     header = frame.header
-    if _has_digest(frame) and frame.digest != digest(cast(Json, frame.model_dump(exclude={"digest"}))):
+    if _has_digest(frame) and frame.digest != _digest(frame.model_dump(exclude={"digest"})):
         raise _corrupt(path, kind, "its digest does not match")
     if (found := header.get("kind")) != kind.name:
         raise ValueError(f"{path} is a {printable(found, 40)} file and no {purpose}; give another file")
@@ -197,6 +191,11 @@ def _load(path: Path, kind: Kind, *, tensors: bool) -> tuple[_Frame, dict[str, T
     if lacking := [name for name, form in kind.parts if not isinstance(header.get(name), form)]:
         raise _corrupt(path, kind, f"its header lacks {', '.join(lacking)}")
     return frame, stored
+
+
+def _digest(frame: Mapping[str, Json]) -> int:
+    """Of what is kept beside the tensors, whatever the order of keys."""
+    return zlib.crc32(json.dumps(frame, sort_keys=True).encode())
 
 
 def _has_digest(frame: _Frame) -> bool:

@@ -15,8 +15,8 @@ from chanest.problem import ChannelProblem
 from chanest.uncertainty.calibration import Calibration
 from chanest.uncertainty.noise import NoiseModel
 from vlista_core import checkpoint
-from vlista_core.files import cache_folder, file_digest
-from vlista_core.tensorfile import Json, digest
+from vlista_core.files import cache_folder, digest, file_digest
+from vlista_core.tensorfile import Json
 
 if TYPE_CHECKING:
     from chanest.estimators.lmmse import LMMSE
