@@ -1,12 +1,14 @@
 # make demo   set up .venv and run the example        make check   ruff, import rules, mypy
 # make test   set up .venv and run the test suite     make clean   remove .venv and caches
+# make fuzz   read damaged files for SECONDS=60, of the KINDS given (all), changed by SEED (another each time)
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 JOBS   ?= 2
+SECONDS ?= 60
 
-.PHONY: demo test check format clean
+.PHONY: demo test check format fuzz clean
 
 demo: $(READY)
 	$(BIN)/python examples/cdl_channel_estimation.py
@@ -19,6 +21,9 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-logo --no-cache
 	$(BIN)/mypy
+
+fuzz: $(READY)
+	$(BIN)/python tests/unit/fuzz_files.py --seconds $(SECONDS) $(if $(KINDS),--kinds $(KINDS)) $(if $(SEED),--seed $(SEED))
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

@@ -1,6 +1,5 @@
 """A scenario file: arrays, channel, front end, SNR range and data-set sizes, checked when read."""
 
-import hashlib
 import json
 import math
 import tomllib
@@ -16,6 +15,8 @@ from chanest.channels.source import DRAWS, Backend, ChannelSource, Direction
 from chanest.channels.store import DataSet
 from chanest.pilots import BeamKind
 from vlista_core.draws import Split
+from vlista_core.files import digest
+from vlista_core.validation import printable
 
 
 class _Section(BaseModel):
@@ -27,10 +28,10 @@ class ArraySection(_Section):
 
     rows: int = Field(ge=1, le=1024)
     columns: int = Field(ge=1, le=1024)
-    spacing: float = Field(default=0.5, gt=0)
+    spacing: float = Field(default=0.5, ge=1e-3, le=1e3)
     polarization: Polarization = "V"
     pattern: Pattern = "omni"
-    yaw: float = 0.0
+    yaw: float = Field(default=0.0, ge=-360, le=360)
     yaw_spread: float = Field(default=0.0, ge=0, le=180)
     tilt: float = Field(default=0.0, ge=-90, le=90)
     tilt_spread: float = Field(default=0.0, ge=0, le=90)
@@ -49,20 +50,22 @@ class CdlSection(_Section):
 
     kind: Literal["cdl"] = "cdl"
     models: tuple[CdlModel, ...] = Field(default=("C",), min_length=1, strict=False)
-    carrier: float = Field(default=28e9, gt=0)
-    delay_spread: float = Field(default=100e-9, ge=0)
+    carrier: float = Field(default=28e9, ge=1e6, le=1e13)
+    delay_spread: float = Field(default=100e-9, ge=0, le=1)
     direction: Direction = "downlink"
     random_los_phase: bool = True
     speed: tuple[float, float] = Field(default=(0.0, 0.0), strict=False)
-    snapshots: int = Field(default=1, ge=1)
-    snapshot_interval: float = Field(default=0.0, ge=0)
-    subcarriers: int = Field(default=1, ge=1)
-    subcarrier_spacing: float = Field(default=120e3, gt=0)
+    snapshots: int = Field(default=1, ge=1, le=2**20)
+    snapshot_interval: float = Field(default=0.0, ge=0, le=1e3)
+    subcarriers: int = Field(default=1, ge=1, le=2**16)
+    subcarrier_spacing: float = Field(default=120e3, ge=1, le=1e10)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if not 0.0 <= self.speed[0] <= self.speed[1]:
-            raise ValueError(f"speed must be [least, largest] with 0 <= least <= largest, got {list(self.speed)}")
+        if not 0.0 <= self.speed[0] <= self.speed[1] <= 1e5:
+            raise ValueError(
+                f"speed must be [least, largest] with 0 <= least <= largest <= 100000, got {list(self.speed)}"
+            )
         return self
 
     def frequencies(self) -> tuple[float, ...] | None:
@@ -76,13 +79,13 @@ class PathSection(_Section):
     """Plain paths through a pulse of `taps` samples, on all subcarriers of the band."""
 
     kind: Literal["paths"]
-    paths: int = Field(default=4, ge=1)
+    paths: int = Field(default=4, ge=1, le=2**16)
     taps: int = Field(default=4, ge=1)
     rolloff: float = Field(default=0.8, ge=0, le=1)
-    carrier: float = Field(default=60e9, gt=0)
+    carrier: float = Field(default=60e9, ge=1e6, le=1e13)
     direction: Direction = "downlink"
-    subcarriers: int = Field(default=16, ge=1)
-    subcarrier_spacing: float = Field(default=120e3, gt=0)
+    subcarriers: int = Field(default=16, ge=1, le=2**16)
+    subcarrier_spacing: float = Field(default=120e3, ge=1, le=1e10)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -98,7 +101,7 @@ class PathSection(_Section):
 class FrontendSection(_Section):
     """Training: pilots of one transmit beam each, and a receiver of `chains` RF chains (0: fully digital)."""
 
-    pilots: int = Field(ge=1)
+    pilots: int = Field(ge=1, le=2**20)
     beams: BeamKind = "quantised"
     bits: int = Field(default=2, ge=1, le=16)
     chains: int = Field(default=0, ge=0)
@@ -109,10 +112,10 @@ class FrontendSection(_Section):
 class DataSection(_Section):
     """Sizes of the stored splits and the seed of all of them."""
 
-    seed: int = Field(default=0, ge=0)
-    train: int = Field(default=50_000, ge=1)
-    validation: int = Field(default=2_000, ge=1)
-    test: int = Field(default=2_000, ge=1)
+    seed: int = Field(default=0, ge=0, lt=2**63)
+    train: int = Field(default=50_000, ge=1, le=2**30)
+    validation: int = Field(default=2_000, ge=1, le=2**30)
+    test: int = Field(default=2_000, ge=1, le=2**30)
 
 
 class Scenario(_Section):
@@ -134,8 +137,9 @@ class Scenario(_Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.snr_db[0] > self.snr_db[1]:
-            raise ValueError(f"snr_db must be [lowest, highest] with lowest <= highest, got {list(self.snr_db)}")
+        if not -200.0 <= self.snr_db[0] <= self.snr_db[1] <= 200.0:
+            allowed = "[lowest, highest] with -200 <= lowest <= highest <= 200"
+            raise ValueError(f"snr_db must be {allowed}, got {list(self.snr_db)}")
         source, chains, pilots = self.source(), self.frontend.chains, self.frontend.pilots
         if chains > source.rx.ports:
             raise ValueError(f"frontend.chains must be at most {source.rx.ports}, the receive antennas, got {chains}")
@@ -162,7 +166,7 @@ class Scenario(_Section):
     def channel_hash(self) -> str:
         """A name for everything that decides the channels (not the front end, the SNR or the sizes): 16 hex digits."""
         parts = self.model_dump(mode="json", include={"bs", "ue", "channel"})
-        return hashlib.sha256(json.dumps([DRAWS, parts], sort_keys=True).encode()).hexdigest()[:16]
+        return digest([DRAWS, parts])
 
     def data_set(self, split: Split, *, count: int | None = None, seed: int | None = None) -> DataSet:
         """The samples of a split that are worth a file; size and seed are the scenario's where they are left out."""
@@ -176,6 +180,8 @@ class Scenario(_Section):
         )
 
 
+_PROBLEMS = 3
+"""Of a file that are told at once."""
 _SECTIONS: dict[str, type[_Section]] = {
     "bs": ArraySection, "ue": ArraySection, "cdl": CdlSection, "paths": PathSection, "frontend": FrontendSection,
     "data": DataSection,
@@ -200,31 +206,33 @@ def load_scenario(name: str | Path) -> Scenario:
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
         return Scenario.model_validate({"name": path.stem, **content})
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: not a TOML file: {error}") from None
     except ValidationError as error:
         raise ValueError(f"{path}: {_one_line(error)}") from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: not a TOML file: {printable(error)}") from None
 
 
 def _one_line(error: ValidationError) -> str:
-    """Every problem of a file in one line: key, what is wrong or allowed, what came."""
-    problems = []
-    for problem in error.errors():
+    """The first problems of a file in one line: key, what is wrong or allowed, what came."""
+    problems, found = [], error.errors()
+    for problem in found[:_PROBLEMS]:
         loc = [str(part) for part in problem["loc"]]
         section = _SECTIONS.get(loc[-2], Scenario) if len(loc) > 1 else Scenario
         if loc[:1] == ["channel"]:
             del loc[1:2]  # the kind of channel, by which the section was chosen, is no key
-        key, value = ".".join(loc), f"{'.'.join(loc)} = {problem['input']!r}"
+        key = printable(".".join(loc), 60)
+        value = f"{key} = {printable(repr(problem['input']), 60)}"
         match problem["type"]:
             case "extra_forbidden":
                 problems.append(f"{value}: unknown key; allowed are {', '.join(sorted(section.model_fields))}")
             case "value_error":
-                problems.append(f"{key}: {problem['ctx']['error']}" if key else str(problem["ctx"]["error"]))
+                problems.append(printable(f"{key}: {problem['ctx']['error']}" if key else problem["ctx"]["error"]))
             case "missing":
                 problems.append(f"{key}: missing")
             case _:
-                problems.append(f"{value}: {problem['msg'][0].lower()}{problem['msg'][1:]}")
-    return "; ".join(problems)
+                problems.append(printable(f"{value}: {problem['msg'][0].lower()}{problem['msg'][1:]}"))
+    more = [f"and {len(found) - _PROBLEMS} more"] if len(found) > _PROBLEMS else []
+    return "; ".join([*problems, *more])
 
 
 def _folder() -> Path:

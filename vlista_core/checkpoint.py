@@ -16,8 +16,13 @@ from vlista_core import tensorfile
 from vlista_core.configured import REGISTERED, Configured, register
 from vlista_core.files import versions
 from vlista_core.tensorfile import Json, Kind
+from vlista_core.validation import printable
 
-MODEL = Kind("model", "model checkpoint", format=1)
+MODEL = Kind(
+    "model", "model checkpoint", format=1, parts=(("class", str), ("configuration", dict), ("provenance", dict))
+)
+_REFUSALS = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RuntimeError, MemoryError)
+"""What a constructor raises when it is given something else than it was written with."""
 
 ModelClass = TypeVar("ModelClass", bound=type[nn.Module])
 Model = TypeVar("Model", bound=nn.Module)
@@ -75,19 +80,20 @@ def load(path: Path | str, *, expected: type[nn.Module] | None = None) -> nn.Mod
     cls = known.get(name)
     if expected is not None and expected.__name__ != name and not (cls is not None and issubclass(cls, expected)):
         raise ValueError(
-            f"{path} holds a model of class {name}, not {expected.__name__}; give another file or expected={name}"
+            f"{path} holds a model of class {printable(name)}, not {expected.__name__}; give another file or "
+            f"expected={printable(name)}"
         )
     if cls is None:
         raise ValueError(
-            f"{path} holds a model of the unknown class {name}; import its module first (known classes: "
+            f"{path} holds a model of the unknown class {printable(name)}; import its module first (known classes: "
             f"{', '.join(known) or 'none'})"
         )
     try:
         with torch.random.fork_rng(devices=[]):
             model = cast(type[Configured], cls).from_configuration(cast(dict[str, Json], header["configuration"]))
-    except (TypeError, KeyError, ValueError) as fault:
+    except _REFUSALS as fault:
         raise ValueError(
-            f"{path} has a configuration that {name} does not take ({fault}); load it with the version "
+            f"{path} has a configuration that {name} does not take ({printable(fault)}); load it with the version "
             f"that wrote it, {tensorfile.written_by(header)}"
         ) from fault
     module = cast(nn.Module, model)

@@ -9,11 +9,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import cast
+from typing import TypeVar, cast
 
 from platformdirs import user_cache_path
+from pydantic import BaseModel, JsonValue, RootModel, ValidationError
+from pydantic_core import from_json
 
 from vlista_core.tensorfile import Json
+from vlista_core.validation import sentence
+
+Model = TypeVar("Model", bound=BaseModel)
+_NONE = object()
+
+
+class _Object(RootModel[dict[str, JsonValue]]):
+    """Any JSON object."""
 
 
 def check_folder(folder: Path) -> None:
@@ -43,20 +53,43 @@ def write_text(path: Path, text: str) -> None:
         partial.write_text(text, encoding="utf-8")
 
 
+def digest(content: Json) -> str:
+    """A hash of JSON, whatever the order of its keys: 16 hex digits."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def to_json(content: Json, *, indent: int | None = None) -> str:
+    """An object as JSON with a digest of it, which tells a changed number from a good one; NaN and Inf are refused."""
+    held = cast(dict[str, Json], content)
+    return json.dumps({**held, "digest": digest(held)}, indent=indent, ensure_ascii=False, allow_nan=False)
+
+
+def of_json(text: bytes, kind: type[Model]) -> Model:
+    """The object of `to_json` as a `kind`, or a ValueError that says what is wrong with it. What has no digest is read too."""
+    content = from_json(text, allow_inf_nan=False)
+    if not isinstance(content, dict):
+        raise ValueError("it holds no JSON object")
+    given = content.pop("digest", _NONE)
+    try:
+        found = kind.model_validate_json(json.dumps(content, allow_nan=False))  # from_json takes 1e999 for Inf
+    except ValidationError as fault:
+        raise ValueError(sentence(fault)) from None
+    if given not in (_NONE, digest(content)):
+        raise ValueError("its digest does not match, so it is damaged or was changed by hand")
+    return found
+
+
 def write_json(path: Path, content: Json) -> None:
-    """Write JSON, readable by people; NaN and Inf are refused."""
-    write_text(path, json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    """Write JSON, readable by people."""
+    write_text(path, to_json(content, indent=1) + "\n")
 
 
 def read_json(path: Path) -> dict[str, Json]:
     """A file of `write_json`, or a ValueError that names it."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as fault:
+        return of_json(path.read_bytes(), _Object).root
+    except (ValueError, OSError) as fault:
         raise ValueError(f"{path} is not a whole JSON file: {fault}") from None
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} is not a JSON file of a run: it holds no object")
-    return cast(dict[str, Json], content)
 
 
 def file_digest(path: Path) -> str:

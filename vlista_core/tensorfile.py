@@ -1,7 +1,7 @@
 """Tensors and JSON in one safetensors file: written whole or not at all, checked when read, no pickle.
 
-Complex tensors are stored as real pairs (the format has no complex128), and a checksum of every tensor's bytes is kept
-in the header because safetensors itself notices a truncated file but not a changed byte.
+Complex tensors are stored as real pairs (the format has no complex128). A checksum of the tensors and a digest of the
+header are kept in the header, because safetensors itself notices a truncated file but not a changed byte.
 """
 
 import contextlib
@@ -12,14 +12,17 @@ import threading
 import time
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
 import torch
+from pydantic import BaseModel, JsonValue, ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
+
+from vlista_core.validation import printable
 
 Json = dict[str, "Json"] | list["Json"] | str | int | float | bool | None
 
@@ -36,6 +39,8 @@ class Kind:
     """As in "model checkpoint"."""
     format: int
     """Version of the layout of the header and of the names of the tensors; a file of another one is refused."""
+    parts: tuple[tuple[str, type], ...] = ()
+    """Names and types of what the header must have."""
 
 
 def as_json(what: str, value: Json) -> Json:
@@ -68,8 +73,11 @@ def write(
             value = value.half()
         stored[name] = value.to("cpu", copy=True).contiguous()
     head = {"kind": kind.name, "format": kind.format, **header}
-    frame = _Frame(head, complex_names, _checksum(stored), half_names)
-    write_whole(path, save(stored, metadata={_HEADER: json.dumps(vars(frame))}))
+    frame: dict[str, Json] = {
+        "header": as_json("the header", head), "complex": [*complex_names], "checksum": _checksum(stored, layout=True),
+        "half": [*half_names],
+    }  # fmt: skip
+    write_whole(path, save(stored, metadata={_HEADER: json.dumps({**frame, "digest": _digest(frame)})}))
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -90,14 +98,15 @@ def write_whole(path: Path, content: bytes) -> None:
 def read(path: Path, kind: Kind) -> tuple[dict[str, Tensor], dict[str, Json]]:
     """The tensors and the header of a file of `write`, or a ValueError that names the file, the fault and the remedy."""
     frame, tensors = _load(path, kind, tensors=True)
-    if _checksum(tensors) != frame.checksum:
-        raise ValueError(
-            f"{path} is corrupt (its checksum does not match), so it is no {kind.purpose}; write it again or use another"
-        )
-    for name in frame.half:
-        tensors[name] = tensors[name].float()
-    for name in frame.complex:
-        tensors[name] = torch.view_as_complex(tensors[name])
+    if _checksum(tensors, layout=_has_digest(frame)) != frame.checksum:
+        raise _corrupt(path, kind, "its checksum does not match")
+    try:
+        for name in frame.half:
+            tensors[name] = tensors[name].float()
+        for name in frame.complex:
+            tensors[name] = torch.view_as_complex(tensors[name])
+    except (KeyError, RuntimeError) as fault:
+        raise _corrupt(path, kind, f"its header does not fit its tensors: {printable(fault)}") from fault
     return tensors, frame.header
 
 
@@ -109,16 +118,18 @@ def read_header(path: Path, kind: Kind) -> dict[str, Json]:
 def written_by(header: Mapping[str, Json]) -> str:
     """The version of vlista that wrote a file, in words."""
     versions = header.get("versions")
-    return f"vlista {versions.get('vlista')}" if isinstance(versions, dict) else "vlista of unknown version"
+    return printable(
+        f"vlista {versions.get('vlista')}" if isinstance(versions, dict) else "vlista of unknown version", 40
+    )
 
 
 def check_fit(path: Path, owner: str, found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
     """ValueError unless the tensors `found` in `path` have the names, shapes and types that `owner` wants."""
     remedy = "the file was written for another configuration; write it again or use another"
     if missing := sorted(wanted.keys() - found.keys()):
-        raise ValueError(f"{path} lacks the tensors {', '.join(missing)} of {owner}: {remedy}")
+        raise ValueError(f"{path} lacks the tensors {printable(', '.join(missing))} of {owner}: {remedy}")
     if extra := sorted(found.keys() - wanted.keys()):
-        raise ValueError(f"{path} has the tensors {', '.join(extra)} that {owner} does not: {remedy}")
+        raise ValueError(f"{path} has the tensors {printable(', '.join(extra))} that {owner} does not: {remedy}")
     for key, value in wanted.items():
         if found[key].shape != value.shape or found[key].dtype != value.dtype:
             raise ValueError(
@@ -135,14 +146,16 @@ def remove_partial_files(folder: Path, name: str = "*", *, seconds: float = -mat
                 partial.unlink()
 
 
-@dataclass(frozen=True)
-class _Frame:
-    """What `write` puts into the metadata beside the header: which tensors it changed, and a checksum of all."""
+class _Frame(BaseModel, frozen=True, extra="forbid", strict=True):
+    """What `write` puts into the metadata beside the header: which tensors it changed, and what tells a changed byte."""
 
-    header: dict[str, Json]
+    header: dict[str, JsonValue]
     complex: list[str]
     checksum: int
-    half: list[str] = field(default_factory=list)
+    """Of the tensors."""
+    half: list[str] = []
+    digest: int = 0
+    """Of the fields above. Files had none before; their checksum leaves out the types and shapes of tensors."""
 
 
 def _load(path: Path, kind: Kind, *, tensors: bool) -> tuple[_Frame, dict[str, Tensor]]:
@@ -155,30 +168,50 @@ def _load(path: Path, kind: Kind, *, tensors: bool) -> tuple[_Frame, dict[str, T
             described = file.metadata() or {}
             # A copy each: safetensors aligns data to 8 bytes only, and torch's complex128 kernels crash on that.
             stored = {name: file.get_tensor(name).clone() for name in (file.keys() if tensors else ())}
-        frame = _Frame(**json.loads(described.get(_HEADER, "{}")))
+        frame = _Frame.model_validate_json(described.get(_HEADER, "{}"))
     except (SafetensorError, OSError) as fault:
         raise ValueError(
-            f"{path} is truncated or not a safetensors file ({fault}), so it is no {purpose}; write it again or "
-            "use another"
+            f"{path} is truncated or not a safetensors file ({printable(fault)}), so it is no {purpose}; write it again "
+            "or use another"
         ) from fault
-    except (json.JSONDecodeError, TypeError) as fault:
+    except ValidationError as fault:
         raise ValueError(
             f"{path} is a safetensors file of another program, so it is no {purpose}; use a file written by vlista"
         ) from fault
-    if (found := frame.header.get("kind")) != kind.name:
-        raise ValueError(f"{path} is a {found!s} file and no {purpose}; give another file")
-    if (version := frame.header.get("format")) != kind.format:
+    header = frame.header
+    if _has_digest(frame) and frame.digest != _digest(frame.model_dump(exclude={"digest"})):
+        raise _corrupt(path, kind, "its digest does not match")
+    if (found := header.get("kind")) != kind.name:
+        raise ValueError(f"{path} is a {printable(found, 40)} file and no {purpose}; give another file")
+    if (version := header.get("format")) != kind.format:
         raise ValueError(
-            f"{path} has format {version}, and this version of vlista reads format {kind.format}; install the version "
-            f"that wrote it, {written_by(frame.header)}, or a newer one"
+            f"{path} has format {printable(version, 40)}, and this version of vlista reads format {kind.format}; install "
+            f"the version that wrote it, {written_by(header)}, or a newer one"
         )
+    if lacking := [name for name, form in kind.parts if not isinstance(header.get(name), form)]:
+        raise _corrupt(path, kind, f"its header lacks {', '.join(lacking)}")
     return frame, stored
 
 
-def _checksum(tensors: Mapping[str, Tensor]) -> int:
+def _digest(frame: Mapping[str, Json]) -> int:
+    """Of what is kept beside the tensors, whatever the order of keys."""
+    return zlib.crc32(json.dumps(frame, sort_keys=True).encode())
+
+
+def _has_digest(frame: _Frame) -> bool:
+    return "digest" in frame.model_fields_set
+
+
+def _corrupt(path: Path, kind: Kind, why: str) -> ValueError:
+    return ValueError(f"{path} is corrupt ({why}), so it is no {kind.purpose}; write it again or use another")
+
+
+def _checksum(tensors: Mapping[str, Tensor], *, layout: bool) -> int:
+    """Of names and bytes, and of types and shapes where `layout` says so."""
     checksum = 0
     for name in sorted(tensors):
-        checksum = zlib.crc32(name.encode(), checksum)
+        described = f"{name} {tensors[name].dtype} {[*tensors[name].shape]}" if layout else name
+        checksum = zlib.crc32(described.encode(), checksum)
         if tensors[name].numel():
             checksum = zlib.crc32(tensors[name].reshape(-1).view(torch.uint8).numpy().data, checksum)
     return checksum

@@ -1,4 +1,4 @@
-"""What pydantic finds wrong, in one sentence for people: the name, what is allowed, what came."""
+"""What is wrong with an input, in one sentence for people: the name, what is allowed, what came."""
 
 import functools
 from typing import TypeVar
@@ -8,15 +8,21 @@ from pydantic import ValidationError
 Class = TypeVar("Class", bound=type)
 
 
+def printable(text: object, longest: int = 200) -> str:
+    """What a file or another program says, fit for a message: one line, not too long, nothing that a terminal acts on."""
+    line = " ".join("".join(letter if letter.isprintable() else " " for letter in str(text)).split())
+    return line if len(line) <= longest else f"{line[:longest]}…"
+
+
 def sentence(fault: ValidationError) -> str:
     """The first complaint: "batch_size must be greater than 0, got -1"."""
     first = fault.errors()[0]
     place, said = ".".join(str(part) for part in first["loc"]), first["msg"].removeprefix("Value error, ")
     if first["type"] == "value_error" or not place:
-        return said
+        return printable(said)
     if said.startswith("Input should be "):
-        return f"{place} must be {said.removeprefix('Input should be ')}, got {first['input']!r:.60}"
-    return f"{place}: {said[0].lower()}{said[1:]}"
+        return printable(f"{place} must be {said.removeprefix('Input should be ')}, got {first['input']!r:.60}")
+    return printable(f"{place}: {said[0].lower()}{said[1:]}")
 
 
 def refused_in_a_sentence(cls: Class) -> Class:

@@ -1,17 +1,20 @@
 """Channels in one HDF5 file: written in a stream, finished by a rename, continued after a kill, read memory-mapped.
 
-The file under construction has its final size from the start. Chunks are written through a memory map and flagged when
-done, so a process that dies at any moment leaves a file that HDF5 can open and that says what is still missing.
+The file under construction has its final size from the start. Chunks are written through a memory map, each with a checksum
+when it is done, so a process that dies at any moment leaves a file that HDF5 can open and that says what is still missing.
+HDF5 guards its own structures, except the heap of strings of variable length: there are none.
 """
 
 import json
+import math
 import os
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, cast
+from typing import Literal, cast, get_args
 
 import numpy as np
 import torch
@@ -24,11 +27,19 @@ from chanest.channels.source import ChannelSource
 from vlista_core.draws import Split
 from vlista_core.files import cache_folder, replacing, versions
 from vlista_core.problems import check_count
+from vlista_core.validation import printable
 
 FORMAT = "chanest-channels-1"
 SNR_DEFINITION = "E|h_ij|^2 = 1 over the ensemble; SNR = 1 / noise_var, noise_var = E|n|^2 per antenna before combining"
 CHUNK = 256
 _DATA = ("h", *(f"rays/{name}" for name in FIELD_NAMES))
+_TYPES = dict.fromkeys(_DATA, ("float32",)) | {
+    "h": ("complex64",),
+    "rays/model": ("int64",),
+    "written": ("uint8", "uint32"),
+}
+"""`written` has a checksum for each chunk, 0 before it is written. Files had a flag, uint8, before."""
+_Maps = dict[str, NDArray[np.generic]]
 
 
 @dataclass(frozen=True)
@@ -73,8 +84,8 @@ class ChannelFile:
     def open(cls, path: str | Path) -> "ChannelFile":
         """Open a finished file; ValueError where it is missing, truncated or no file of channels."""
         path = Path(path)
-        found = _read_attributes(path)
-        written = _memory_maps(path, "r")["written"]
+        found, maps = _opened(path, "r")
+        written = maps["written"]
         if not written.all():
             missing = f"{int((written == 0).sum())} of {len(written)} chunks are missing"
             raise ValueError(f"{path}: incomplete: {missing}; generate it again")
@@ -85,7 +96,7 @@ class ChannelFile:
         """ValueError unless the file holds channels of the scenario of this hash and name."""
         if self.channel_hash != channel_hash:
             raise ValueError(
-                f"{self.path}: holds channels of another scenario (channel hash {self.channel_hash}, "
+                f"{self.path}: holds channels of another scenario (channel hash {printable(self.channel_hash, 40)}, "
                 f"that of {scenario} is {channel_hash})"
             )
 
@@ -95,13 +106,24 @@ class ChannelFile:
 
     def read(self, indices: range) -> tuple[Tensor, Rays]:
         """h and rays of consecutive samples."""
+        for chunk in range(indices.start // CHUNK, -(-indices.stop // CHUNK)):
+            if chunk not in self._sound:
+                if not _is_written(self._maps, chunk, f"{self.channel_hash} {self.seed} {self.split}"):
+                    place = f"samples {chunk * CHUNK} to {(chunk + 1) * CHUNK - 1}"
+                    raise ValueError(f"{self.path}: damaged: the checksum of {place} does not match; generate it again")
+                self._sound.add(chunk)
         part = slice(indices.start, indices.stop)
         h, *rays = (torch.from_numpy(np.array(self._maps[name][part])) for name in _DATA)
         return h, Rays(*rays)
 
     @cached_property
-    def _maps(self) -> dict[str, NDArray[np.generic]]:
-        return _memory_maps(self.path, "r")
+    def _sound(self) -> set[int]:
+        """Chunks whose checksum has been found to match."""
+        return set()
+
+    @cached_property
+    def _maps(self) -> _Maps:
+        return _opened(self.path, "r")[1]
 
 
 def write_channels(
@@ -159,59 +181,101 @@ def _create(partial: Path, data: DataSet) -> None:
 
     h, rays = data.source.sample(1, seed=0)
     with replacing(partial) as new, h5py.File(new, "w", libver="latest") as file:
-        file.attrs.update(data.attributes())
+        for name, value in data.attributes().items():
+            file.attrs[name] = np.bytes_(value.encode()) if isinstance(value, str) else value
         for name, tensor in zip(_DATA, (h, *rays.tensors()), strict=True):
             file.create_dataset(name, (data.count, *tensor.shape[1:]), tensor.numpy().dtype)[0] = 0
-        file.create_dataset("written", (-(-data.count // CHUNK),), np.uint8)[0] = 0
+        file.create_dataset("written", (-(-data.count // CHUNK),), np.uint32)[0] = 0
 
 
 def _fill(partial: Path, data: DataSet, on_progress: Callable[[int], None]) -> None:
     """Write the chunks that are missing. The maps are gone when it returns: Windows renames no file that is mapped."""
-    maps = _memory_maps(partial, "r+")
-    written = maps.pop("written")
-    for chunk in range(len(written)):
+    maps, identity = _opened(partial, "r+")[1], f"{data.channel_hash} {data.seed} {data.split}"
+    for chunk in range(len(maps["written"])):
         start, stop = chunk * CHUNK, min((chunk + 1) * CHUNK, data.count)
-        if not written[chunk]:
+        if not _is_written(maps, chunk, identity):
             h, rays = data.source.sample(stop - start, seed=data.seed, split=data.split, start=start)
-            for values, tensor in zip(maps.values(), (h, *rays.tensors()), strict=True):
-                values[start:stop] = tensor.numpy()
-            written[chunk] = 1
+            for name, tensor in zip(_DATA, (h, *rays.tensors()), strict=True):
+                maps[name][start:stop] = tensor.numpy()
+            maps["written"][chunk] = _checksum(maps, chunk, identity) if _has_checksums(maps) else 1
         on_progress(stop)
 
 
 def _check_same(path: Path, data: DataSet, *, also: tuple[str, ...] = ()) -> None:
-    found, wanted = _read_attributes(path), data.attributes()
+    found, wanted = _opened(path, "r")[0], data.attributes()
     for name in ("channel_hash", "seed", "split", "count", *also):
-        if found[name] != wanted[name]:
+        if found.get(name) != wanted[name]:
             raise ValueError(
-                f"{path}: already holds another data set ({name} = {found[name]}, wanted {wanted[name]}); "
+                f"{path}: already holds another data set ({name} = {printable(found.get(name))}, wanted {wanted[name]}); "
                 "delete it or choose another name"
             )
 
 
-def _read_attributes(path: Path) -> dict[str, str | int]:
+def _is_written(maps: _Maps, chunk: int, identity: str) -> bool:
+    """Whether a chunk is whole. identity: of the stream of samples it is of."""
+    written = int(maps["written"][chunk])
+    return written == _checksum(maps, chunk, identity) if _has_checksums(maps) else written != 0
+
+
+def _has_checksums(maps: _Maps) -> bool:
+    return maps["written"].dtype == np.uint32
+
+
+def _checksum(maps: _Maps, chunk: int, identity: str) -> int:
+    """Of what a chunk holds, of its place and of the stream; never 0."""
+    checksum = zlib.crc32(f"{identity} {chunk}".encode())
+    for name in _DATA:
+        part = maps[name][chunk * CHUNK : (chunk + 1) * CHUNK]
+        checksum = zlib.crc32(part.data, zlib.crc32(f"{name} {part.shape}".encode(), checksum))
+    return checksum or 1
+
+
+def _opened(path: Path, mode: Literal["r", "r+"]) -> tuple[dict[str, str | int], _Maps]:
+    """What a file says of itself; h, the rays and the checksums of chunks by name, mapped into memory."""
     import h5py
 
     if not path.is_file():
         raise ValueError(f"{path}: no such file")
     try:
         with h5py.File(path, "r", locking=False) as file:
-            attributes = {name: file.attrs[name] for name in file.attrs}
-    except OSError as error:
-        raise ValueError(f"{path}: truncated, or not an HDF5 file ({error})") from None
+            attributes = {name: _plain(file.attrs[name]) for name in file.attrs}
+            if attributes.get("format") == FORMAT:
+                found = {name: file[name] for name in _TYPES if name in file}
+                layout = {name: (each.dtype, mode, each.id.get_offset(), each.shape) for name, each in found.items()}
+    except (OSError, RuntimeError, LookupError, TypeError, ValueError, AttributeError, MemoryError) as error:
+        raise ValueError(f"{path}: truncated, damaged or not an HDF5 file ({printable(error)})") from None
     if attributes.get("format") != FORMAT:
-        raise ValueError(f"{path}: not a file of channels: format must be {FORMAT}, got {attributes.get('format')!r}")
-    return {name: value if isinstance(value, str) else int(value) for name, value in attributes.items()}
+        said = printable(repr(attributes.get("format")))
+        raise ValueError(f"{path}: not a file of channels: format must be {FORMAT}, got {said}")
+    if fault := _misfit(attributes, layout, path.stat().st_size):
+        raise ValueError(f"{path}: not a file of channels: {fault}")
+    return attributes, {name: np.memmap(path, *where) for name, where in layout.items()}
 
 
-def _memory_maps(path: Path, mode: Literal["r", "r+"]) -> dict[str, NDArray[np.generic]]:
-    """h, the rays and the flags of the chunks that are written, by name."""
-    import h5py
+def _plain(value: object) -> str | int:
+    """An attribute as it was written: strings are of fixed length, and were of variable length before."""
+    if isinstance(value, str | bytes):
+        return value if isinstance(value, str) else value.decode()
+    return int(cast(int, value))
 
-    names = (*_DATA, "written")
-    with h5py.File(path, "r", locking=False) as file:
-        missing = [name for name in names if name not in file or file[name].id.get_offset() is None]
-        if missing:
-            raise ValueError(f"{path}: not a file of channels: data set {missing[0]} is missing or has no data")
-        layout = {name: (file[name].dtype, mode, file[name].id.get_offset(), file[name].shape) for name in names}
-    return {name: np.memmap(path, *where) for name, where in layout.items()}
+
+def _misfit(
+    attributes: dict[str, str | int], layout: Mapping[str, tuple[np.dtype[np.generic], str, int | None, tuple[int, ...]]],
+    size: int,
+) -> str:  # fmt: skip
+    """Why a file of `size` bytes cannot be what `_create` made; empty where it can."""
+    count = attributes.get("count")
+    if not isinstance(count, int) or count < 1 or attributes.get("split") not in get_args(Split):
+        return "count and split are missing or wrong"
+    if not isinstance(attributes.get("channel_hash"), str) or not isinstance(attributes.get("seed"), int):
+        return "channel_hash and seed are missing or wrong"
+    for name, types in _TYPES.items():
+        if name not in layout:
+            return f"data set {name} is missing"
+        dtype, _, offset, shape = layout[name]
+        entries = -(-count // CHUNK) if name == "written" else count
+        if dtype.name not in types or shape[:1] != (entries,) or 0 in shape or offset is None:
+            return f"data set {name} has no data, another type or not {entries} entries"
+        if offset + dtype.itemsize * math.prod(shape) > size:
+            return f"data set {name} reaches beyond the end of the file"
+    return ""

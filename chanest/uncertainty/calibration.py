@@ -8,17 +8,17 @@ a, b and c are piecewise linear in the SNR in dB and constant beyond the last kn
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal, Self
+from typing import Literal, Self, cast
 
 import torch
-from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, JsonValue, model_validator
 from torch import Tensor
 
 from chanest.uncertainty.estimate import independent
 from vlista_core.estimate import Estimate, Measurement
-from vlista_core.files import write_text
+from vlista_core.files import of_json, to_json, write_text
 from vlista_core.linops import LinearMap
-from vlista_core.validation import sentence
+from vlista_core.tensorfile import Json
 
 LEAST_ENERGY, LEAST_RESIDUAL = 1e-3, 1e-2
 """Added before the logarithm: less than this tells nothing."""
@@ -145,15 +145,15 @@ class Calibration(VarianceModel):
 
     def write(self, path: Path) -> None:
         """Into a file, whole or not at all."""
-        write_text(path, self.model_dump_json(indent=None) + "\n")
+        write_text(path, to_json(cast(Json, self.model_dump(mode="json"))) + "\n")
 
     @classmethod
     def read(cls, path: Path) -> Self:
         """From a file of `write`, or a ValueError of one sentence."""
         try:
-            return cls.model_validate_json(path.read_bytes())
-        except ValidationError as fault:
-            said = f"{path} is no calibration of this version of chanest ({sentence(fault)})"
+            return of_json(path.read_bytes(), cls)
+        except (ValueError, OSError) as fault:
+            said = f"{path} is no calibration of this version of chanest ({fault})"
             raise ValueError(f"{said}; fit it again with: chanest calibrate") from None
 
 

@@ -5,8 +5,6 @@ come before shipped ones.
 """
 
 import copy
-import hashlib
-import json
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -17,7 +15,7 @@ from chanest.problem import ChannelProblem
 from chanest.uncertainty.calibration import Calibration
 from chanest.uncertainty.noise import NoiseModel
 from vlista_core import checkpoint
-from vlista_core.files import cache_folder, file_digest
+from vlista_core.files import cache_folder, digest, file_digest
 from vlista_core.tensorfile import Json
 
 if TYPE_CHECKING:
@@ -67,6 +65,11 @@ def uncalibrated(
     """The estimator with the weights in `path`, None for one that needs none, as it is before calibration."""
     check_usable(name, problem, path, trained_on)
     estimator = estimator_class(name).build(problem) if path is None else _read(name, path)
+    if estimator.signal_length != problem.signal_length:
+        raise ValueError(
+            f"{path} holds an estimator of channels of {estimator.signal_length} entries; {problem.scenario.name} has "
+            f"{problem.signal_length}"
+        )
     lmmse = find_weights("lmmse", trained_on or problem.scenario.name)
     if lmmse is not None:  # An unknown noise is then told from the channel by the directions that channels have.
         estimator.noise = NoiseModel(lambda: cast("LMMSE", _read("lmmse", lmmse)).directions())
@@ -146,8 +149,7 @@ def weights_digest(estimator: ChannelEstimator, weights: Path | None) -> str:
     """What ties a calibration to an estimator: a hash of its file or, where it has none, of its configuration."""
     if weights is not None:
         return _digest(weights, *_stamp(weights))
-    text = json.dumps(estimator.configuration(), sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return digest(estimator.configuration())
 
 
 def provenance(path: Path | str) -> dict[str, Json]:

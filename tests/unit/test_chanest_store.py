@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -65,9 +66,9 @@ def test_attributes_say_what_the_file_is(file: ChannelFile) -> None:
         assert content["h"].dtype == "complex64"
         assert content["h"].shape == (COUNT, 4, 64)
         assert content.attrs["seed"] == 4
-        assert "SNR = 1 / noise_var" in content.attrs["snr_definition"]
-        assert "torch" in content.attrs["versions"]
-        assert '"models": ["E"]' in content.attrs["scenario"]
+        assert "SNR = 1 / noise_var" in content.attrs["snr_definition"].decode()
+        assert "torch" in content.attrs["versions"].decode()
+        assert '"models": ["E"]' in content.attrs["scenario"].decode()
 
 
 def test_no_temporary_files_are_left(file: ChannelFile) -> None:
@@ -108,3 +109,50 @@ def test_bad_files_get_one_clear_error(file: ChannelFile, tmp_path: Path, scenar
         ChannelProblem(chanest.load_scenario("cdl_a_upa64x4"), stored=(file,))
     with pytest.raises(ValueError, match="already holds another data set"):
         write_channels(file.path, scenario.data_set("train", count=COUNT + 1, seed=4))
+
+
+def flip_a_channel(path: Path) -> None:
+    """Change one bit of h[0], which HDF5 itself does not notice."""
+    import h5py
+
+    with h5py.File(path) as content:
+        place = content["h"].id.get_offset()
+    changed = bytearray(path.read_bytes())
+    changed[place] ^= 1
+    path.write_bytes(changed)
+
+
+def test_a_changed_bit_is_noticed(file: ChannelFile) -> None:
+    flip_a_channel(file.path)
+    with pytest.raises(ValueError, match=r"channels\.h5: damaged: the checksum of samples 0 to 255 does not match"):
+        ChannelFile.open(file.path).read(range(COUNT - 1, COUNT))
+
+
+def test_a_chunk_that_was_damaged_before_the_end_is_generated_again(scenario: Scenario, tmp_path: Path) -> None:
+    data = scenario.data_set("train", count=COUNT + 256, seed=4)
+
+    def stop(done: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_channels(tmp_path / "x.h5", data, on_progress=stop)
+    flip_a_channel(tmp_path / "x.h5.partial")
+    found, _ = write_channels(tmp_path / "x.h5", data).read(range(data.count))
+    expected, _ = data.source.sample(data.count, seed=4, split="train")
+    assert torch.equal(found, expected)
+
+
+def test_files_from_before_there_were_checksums_are_read(file: ChannelFile) -> None:
+    import h5py
+
+    expected, _ = file.read(range(COUNT))
+    with h5py.File(file.path, "r+") as content:
+        for name, value in content.attrs.items():
+            if isinstance(value, bytes):
+                content.attrs[name] = value.decode()
+        chunks = len(content["written"])
+        del content["written"]
+        content["written"] = np.ones(chunks, np.uint8)
+    old = ChannelFile.open(file.path)
+    assert old == file
+    assert torch.equal(old.read(range(COUNT))[0], expected)

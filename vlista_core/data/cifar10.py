@@ -99,7 +99,7 @@ def _sheet_labels(batch: str, count: int, files: Files) -> list[int]:
     file = "test_lables.json" if batch == _TEST else "train_lables.json"
     try:
         labels = json.loads(files(file) or b"")
-    except ValueError as fault:
+    except (ValueError, RecursionError) as fault:
         raise ValueError(f"{file} is missing or no JSON ({fault})") from fault
     if not isinstance(labels, list):
         raise ValueError(f"{file} must hold a list of labels, got {type(labels).__name__}")

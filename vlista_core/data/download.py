@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from vlista_core.progress import terminal_bar
+from vlista_core.validation import printable
 
 _SECONDS_OF_SILENCE = 5.0
 _NPM_SECONDS = 1800.0
@@ -129,7 +130,7 @@ def unpack(archive: bytes, origin: str) -> dict[str, bytes]:
                 if (content := tar.extractfile(member)) is not None:
                     files.setdefault(path.name, content.read())
     except (tarfile.TarError, EOFError, OSError, zlib.error) as fault:
-        raise ValueError(f"{origin} is no whole tar archive ({fault})") from fault
+        raise ValueError(f"{origin} is no whole tar archive ({printable(fault)})") from fault
     return files
 
 

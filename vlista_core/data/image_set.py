@@ -10,6 +10,7 @@ from torch import Tensor
 
 from vlista_core.data.download import Files, Source
 from vlista_core.tensorfile import remove_partial_files, write_whole
+from vlista_core.validation import printable
 
 Report = Callable[[str], None]
 """Called with one sentence for each thing that is tried or fails."""
@@ -107,7 +108,7 @@ class ImageSet:
         try:
             content = self.assemble(name, files)
         except ValueError as fault:
-            raise ValueError(f"{name} from {origin} cannot be used: {fault}") from fault
+            raise ValueError(f"{name} from {origin} cannot be used: {printable(fault)}") from fault
         if content is not None and (digest := hashlib.sha256(content).hexdigest()) != self.sha256[name]:
             raise ValueError(f"{name} from {origin} has the SHA-256 {digest} instead of {self.sha256[name]}")
         return content

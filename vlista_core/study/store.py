@@ -18,10 +18,10 @@ import torch
 from filelock import FileLock, Timeout
 from pydantic import BaseModel, JsonValue, ValidationError
 
-from vlista_core.files import check_folder, replacing, versions, write_json
+from vlista_core.files import check_folder, of_json, replacing, to_json, versions, write_json
 from vlista_core.study.base import Cell, Row, Study
 from vlista_core.tensorfile import Json
-from vlista_core.validation import sentence
+from vlista_core.validation import printable, sentence
 
 Registry = Mapping[str, str]
 """Name of a study -> "module:attribute" of its class. What a file names is looked up here and nowhere else."""
@@ -108,6 +108,8 @@ def read_study(folder: Path | str, registry: Registry) -> Read:
         study = study_class(about.study, registry).model_validate_json(json.dumps(about.configuration))
     except ValidationError as fault:
         raise ValueError(f"{folder / _ABOUT} is of another version: {sentence(fault)}") from None
+    except ValueError as fault:
+        raise ValueError(f"{folder / _ABOUT}: {fault}") from None
     latest = store.latest(study)
     return Read(study, about, [latest[name] for name in about.cells if name in latest])
 
@@ -115,7 +117,7 @@ def read_study(folder: Path | str, registry: Registry) -> Read:
 def study_class(name: str, registry: Registry) -> type[Study]:
     """The class registered under a name, or a ValueError that lists the known ones."""
     if name not in registry:
-        raise ValueError(f"unknown study {name!r}; known are {', '.join(registry)}")
+        raise ValueError(f"unknown study {name!r:.60}; known are {', '.join(registry)}")
     module, _, attribute = registry[name].partition(":")
     found: type[Study] = getattr(import_module(module), attribute)
     return found
@@ -144,25 +146,30 @@ class Store:
         """study.json, or a ValueError that names it."""
         path = self.folder / _ABOUT
         try:
-            return About.model_validate_json(path.read_bytes())
-        except ValidationError as fault:
-            raise ValueError(f"{path} is not the file of a study: {sentence(fault)}") from None
+            return of_json(path.read_bytes(), About)
+        except (ValueError, OSError) as fault:
+            raise ValueError(f"{path} is not the file of a study: {fault}") from None
 
     def latest(self, study: Study) -> dict[str, Record]:
         """The last record of each cell by the name of the cell, or a ValueError that names the file and the line.
 
         A last line without an end was cut off while it was written and does not count.
         """
-        *lines, _torn = self.rows.read_bytes().split(b"\n") if self.rows.is_file() else [b""]
+        try:
+            *lines, _torn = self.rows.read_bytes().split(b"\n") if self.rows.exists() else [b""]
+        except OSError as fault:
+            raise ValueError(f"{self.rows} cannot be read: {fault.strerror}") from None
         found: dict[str, Record] = {}
         for number, line in enumerate(lines, start=1):
             try:
-                record = Record.model_validate_json(line)
+                record = of_json(line, Record)
+            except ValueError as fault:
+                raise ValueError(f"{self.rows}, line {number} is damaged: {fault}") from None
+            try:
                 found[study.cell_id(record.cell)] = record
-            except ValidationError as fault:
-                raise ValueError(f"{self.rows}, line {number} is damaged: {sentence(fault)}") from None
-            except (LookupError, TypeError) as fault:
-                raise ValueError(f"{self.rows}, line {number} is of another version: its cell has no {fault}") from None
+            except (LookupError, TypeError, ValueError, AttributeError) as fault:
+                said = f"its cell has no {printable(fault)}"
+                raise ValueError(f"{self.rows}, line {number} is of another version: {said}") from None
         return found
 
     def begin(self, study: Study, names: Iterable[str], notes: Sequence[str], *, again: bool) -> None:
@@ -188,7 +195,7 @@ class Store:
 
 
 def _line(record: Record) -> bytes:
-    return json.dumps(record.model_dump(mode="json"), ensure_ascii=False, allow_nan=False).encode() + b"\n"
+    return to_json(cast(Json, record.model_dump(mode="json"))).encode() + b"\n"
 
 
 def now() -> str:

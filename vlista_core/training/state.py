@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import cast
 
 import torch
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 from torch import Tensor, nn
 
 from vlista_core import tensorfile
 from vlista_core.tensorfile import Json, Kind
+from vlista_core.validation import printable, sentence
 
-RESUME = Kind("training", "file to resume training from", format=2)
+RESUME = Kind("training", "file to resume training from", format=2, parts=(("run", dict), ("result", dict)))
 
 
 class DivergedError(RuntimeError):
@@ -97,16 +98,21 @@ def read(
     tensors, header = tensorfile.read(path, RESUME)
     written = cast(dict[str, Json], header["run"])
     if names := [name for name in {**written, **run} if written.get(name) != run.get(name)]:
-        before, now = (", ".join(f"{name}={settings.get(name)!r}" for name in names) for settings in (written, run))
+        before, now = (
+            printable(", ".join(f"{name}={settings.get(name)!r}" for name in names)) for settings in (written, run)
+        )
         raise ValueError(
             f"{path} belongs to a run with {before}, and this run has {now}; use the same settings, another file, or "
             "resume=False to start anew"
         )
-    parts: dict[str, dict[str, Tensor]] = {"model": {}, "optimizer": {}, "best": {}}
-    for name, value in tensors.items():
-        part, rest = name.split(".", 1)
-        parts[part][rest] = value
-    for weights in (parts["model"], parts["best"] or parts["model"]):
+    current, moments, best = (
+        {name.removeprefix(part): value for name, value in tensors.items() if name.startswith(part)}
+        for part in ("model.", "optimizer.", "best.")
+    )
+    for weights in (current, best or current):
         tensorfile.check_fit(path, type(model).__name__, weights, model.state_dict())
-    result = TypeAdapter(TrainingResult).validate_python(header["result"])
-    return result, Snapshot(parts["model"], parts["optimizer"]), parts["best"] or None
+    try:
+        result = TypeAdapter(TrainingResult).validate_python(header["result"])
+    except ValidationError as fault:
+        raise ValueError(f"{path} is of another version: {sentence(fault)}; use resume=False to start anew") from None
+    return result, Snapshot(current, moments), best or None
