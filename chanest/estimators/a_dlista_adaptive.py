@@ -17,7 +17,6 @@ class AdaptiveADLISTAEstimator(UnfoldedEstimator):
     name = "a-dlista-adaptive"
     summary = "ours: A-DLISTA whose steps and thresholds, one per layer, follow norms of residual and gradient"
     half_precision = True
-    scale_free = True
 
     @classmethod
     def network_for(cls, problem: ChannelProblem) -> ADLISTA:
