@@ -54,7 +54,7 @@ class ChannelEstimator(nn.Module, Estimator, Configured):
     longest: ClassVar[int | None] = None
     """The largest n for which its matrices of n × n entries are meant; None for any."""
     scale_free: bool = False
-    """Whether s·y and s²·σ² give s·ĥ by themselves, as long as y is stronger than noise; others know that E|h|² = 1 and are given
+    """Whether s·y and s²·σ² give s·ĥ by themselves, as long as y is stronger than noise; others know that E|h|² = 1 and get
     y in a unit that makes it so."""
     loudest: ClassVar[float | None] = None
     """The σ² up to which a method without a prior was tuned or trained: see `chanest.bases.power.kept`. None for the others."""
