@@ -4,12 +4,7 @@ Complex tensors are stored as real pairs (the format has no complex128), and a c
 in the header because safetensors itself notices a truncated file but not a changed byte.
 """
 
-import contextlib
 import json
-import math
-import os
-import threading
-import time
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,6 +15,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
+
+from vlista_core.files import write_bytes
 
 Json = dict[str, "Json"] | list["Json"] | str | int | float | bool | None
 
@@ -69,22 +66,7 @@ def write(
         stored[name] = value.to("cpu", copy=True).contiguous()
     head = {"kind": kind.name, "format": kind.format, **header}
     frame = _Frame(head, complex_names, _checksum(stored), half_names)
-    write_whole(path, save(stored, metadata={_HEADER: json.dumps(vars(frame))}))
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write to a temporary name beside `path`, then rename: `path` is a whole file or none."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.partial")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    finally:
-        with contextlib.suppress(OSError):
-            partial.unlink()
+    write_bytes(path, save(stored, metadata={_HEADER: json.dumps(vars(frame))}))
 
 
 def read(path: Path, kind: Kind) -> tuple[dict[str, Tensor], dict[str, Json]]:
@@ -125,14 +107,6 @@ def check_fit(path: Path, owner: str, found: Mapping[str, Tensor], wanted: Mappi
                 f"{path} has {key} of shape {[*found[key].shape]} and type {found[key].dtype}, but {owner} needs "
                 f"{[*value.shape]} and {value.dtype}: {remedy}"
             )
-
-
-def remove_partial_files(folder: Path, name: str = "*", *, seconds: float = -math.inf) -> None:
-    """Delete what processes killed while writing `name` left behind, at least so many seconds ago."""
-    for partial in folder.glob(f".{name}.*.partial"):
-        with contextlib.suppress(OSError):
-            if time.time() - partial.stat().st_mtime >= seconds:
-                partial.unlink()
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,9 @@ from typing import NamedTuple, cast
 
 import pandas as pd
 import torch
-from filelock import FileLock, Timeout
 from pydantic import BaseModel, JsonValue, ValidationError
 
-from vlista_core.files import check_folder, replacing, versions, write_json
+from vlista_core.files import check_folder, only_writer, versions, write_bytes, write_json, writing
 from vlista_core.study.base import Cell, Row, Study
 from vlista_core.tensorfile import Json
 from vlista_core.validation import sentence
@@ -132,12 +131,7 @@ class Store:
     def writing(self) -> Iterator[None]:
         """Make the folder and keep other writers out, or a ValueError of one sentence."""
         check_folder(self.folder)
-        advice = "wait for its end or give another folder"
-        try:
-            held = FileLock(self.folder / _LOCK).acquire(timeout=0)
-        except Timeout:
-            raise ValueError(f"another run is writing into {self.folder}; {advice}") from None
-        with held:
+        with only_writer(self.folder / _LOCK, f"into {self.folder}"):
             yield
 
     def about(self) -> About:
@@ -176,15 +170,14 @@ class Store:
 
     def append(self, record: Record) -> None:
         """Add a record; it is on the disk when this returns."""
-        with self.rows.open("ab") as file:
+        with writing(self.rows), self.rows.open("ab") as file:
             file.write(_line(record))
             file.flush()
             os.fsync(file.fileno())
 
     def replace(self, records: Iterable[Record]) -> None:
         """Keep these records only."""
-        with replacing(self.rows) as partial:
-            partial.write_bytes(b"".join(_line(record) for record in records))
+        write_bytes(self.rows, b"".join(_line(record) for record in records))
 
 
 def _line(record: Record) -> bytes:
