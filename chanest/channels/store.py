@@ -1,33 +1,32 @@
 """Channels in one HDF5 file: written in a stream, finished by a rename, continued after a kill, read memory-mapped.
 
-The file under construction has its final size from the start. Chunks are written through a memory map and flagged when
-done, so a process that dies at any moment leaves a file that HDF5 can open and that says what is still missing.
+The file under construction has its final size from the start. Chunks are written in place and flagged when done,
+so a process that dies at any moment leaves a file that HDF5 can open and that says what is still missing.
 """
 
 import json
 import os
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, cast
+from typing import cast
 
 import numpy as np
 import torch
-from filelock import FileLock, Timeout
-from numpy.typing import NDArray
 from torch import Tensor
 
 from chanest.channels.rays import FIELD_NAMES, Rays
 from chanest.channels.source import ChannelSource
 from vlista_core.draws import Split
-from vlista_core.files import cache_folder, replacing, versions
+from vlista_core.files import cache_folder, check_folder, only_writer, replacing, versions, writing
 from vlista_core.problems import check_count
 
 FORMAT = "chanest-channels-1"
 SNR_DEFINITION = "E|h_ij|^2 = 1 over the ensemble; SNR = 1 / noise_var, noise_var = E|n|^2 per antenna before combining"
 CHUNK = 256
+_STRUCTURE = 1 << 16
+"""Bytes of a file besides its data, and more."""
 _DATA = ("h", *(f"rays/{name}" for name in FIELD_NAMES))
 
 
@@ -74,7 +73,7 @@ class ChannelFile:
         """Open a finished file; ValueError where it is missing, truncated or no file of channels."""
         path = Path(path)
         found = _read_attributes(path)
-        written = _memory_maps(path, "r")["written"]
+        written = _memory_maps(path)["written"]
         if not written.all():
             missing = f"{int((written == 0).sum())} of {len(written)} chunks are missing"
             raise ValueError(f"{path}: incomplete: {missing}; generate it again")
@@ -100,8 +99,8 @@ class ChannelFile:
         return h, Rays(*rays)
 
     @cached_property
-    def _maps(self) -> dict[str, NDArray[np.generic]]:
-        return _memory_maps(self.path, "r")
+    def _maps(self) -> "dict[str, np.memmap[tuple[int, ...], np.dtype[np.generic]]]":
+        return _memory_maps(self.path)
 
 
 def write_channels(
@@ -115,16 +114,10 @@ def write_channels(
     path = Path(path)
     if not path.parent.is_dir():
         raise ValueError(f"{path}: the folder {path.parent} does not exist")
-    lock = path.with_name(path.name + ".lock")
     if not path.exists():
-        try:
-            with FileLock(lock, blocking=False):
-                if not path.exists():
-                    _generate(path, data, on_progress)
-                with suppress(OSError):
-                    lock.unlink()
-        except Timeout:
-            raise ValueError(f"{path}: another process is writing this file; wait for it to finish") from None
+        with only_writer(path.with_name(path.name + ".lock"), str(path)):
+            if not path.exists():
+                _generate(path, data, on_progress)
     _check_same(path, data)
     on_progress(data.count)
     return ChannelFile.open(path)
@@ -137,7 +130,7 @@ def cached_channels(data: DataSet) -> ChannelFile:
     that decides the channels.
     """
     folder = cache_folder("chanest", "CHANEST_CACHE")
-    folder.mkdir(parents=True, exist_ok=True)
+    check_folder(folder)
     return write_channels(folder / f"{data.channel_hash}-{data.split}-{data.seed}-{data.count}.h5", data)
 
 
@@ -147,36 +140,54 @@ def _generate(path: Path, data: DataSet, on_progress: Callable[[int], None]) -> 
     if not partial.exists():
         _create(partial, data)
     _check_same(partial, data, also=("versions",))
-    _fill(partial, data, on_progress)
-    with partial.open("r+b") as file:
-        os.fsync(file.fileno())
-    os.replace(partial, path)
+    with writing(path):
+        _fill(partial, data, on_progress)
+        os.replace(partial, path)
 
 
 def _create(partial: Path, data: DataSet) -> None:
-    """An empty file of the final size, under its name only when complete in structure."""
+    """An empty file of the final size, under its name only when complete in structure.
+
+    Where the system can reserve room, a disk without enough of it is found here: HDF5 itself crashes on a full one.
+    """
     import h5py
 
     h, rays = data.source.sample(1, seed=0)
-    with replacing(partial) as new, h5py.File(new, "w", libver="latest") as file:
-        file.attrs.update(data.attributes())
-        for name, tensor in zip(_DATA, (h, *rays.tensors()), strict=True):
-            file.create_dataset(name, (data.count, *tensor.shape[1:]), tensor.numpy().dtype)[0] = 0
-        file.create_dataset("written", (-(-data.count // CHUNK),), np.uint8)[0] = 0
+    room = _STRUCTURE + data.count * (1 + sum(tensor.nbytes for tensor in (h, *rays.tensors())))
+    with replacing(partial) as new:
+        if hasattr(os, "posix_fallocate"):
+            with new.open("wb") as reserved:
+                os.posix_fallocate(reserved.fileno(), 0, room)
+        with h5py.File(new, "w", libver="latest") as file:
+            file.attrs.update(data.attributes())
+            for name, tensor in zip(_DATA, (h, *rays.tensors()), strict=True):
+                file.create_dataset(name, (data.count, *tensor.shape[1:]), tensor.numpy().dtype)[0] = 0
+            file.create_dataset("written", (-(-data.count // CHUNK),), np.uint8)[0] = 0
 
 
 def _fill(partial: Path, data: DataSet, on_progress: Callable[[int], None]) -> None:
-    """Write the chunks that are missing. The maps are gone when it returns: Windows renames no file that is mapped."""
-    maps = _memory_maps(partial, "r+")
-    written = maps.pop("written")
-    for chunk in range(len(written)):
-        start, stop = chunk * CHUNK, min((chunk + 1) * CHUNK, data.count)
-        if not written[chunk]:
-            h, rays = data.source.sample(stop - start, seed=data.seed, split=data.split, start=start)
-            for values, tensor in zip(maps.values(), (h, *rays.tensors()), strict=True):
-                values[start:stop] = tensor.numpy()
-            written[chunk] = 1
-        on_progress(stop)
+    """Write the chunks that are missing, not through the maps: a full disk would end the process with a bus error."""
+    maps = _memory_maps(partial)
+    done = maps["written"].tolist()
+    places = {name: (values.offset, values.strides[0]) for name, values in maps.items()}
+    del maps  # Windows renames no file that is mapped.
+    with partial.open("r+b") as file:
+
+        def put(name: str, index: int, content: bytes) -> None:
+            first, step = places[name]
+            file.seek(first + index * step)
+            file.write(content)
+            file.flush()
+
+        for chunk, start in enumerate(range(0, data.count, CHUNK)):
+            stop = min(start + CHUNK, data.count)
+            if not done[chunk]:
+                h, rays = data.source.sample(stop - start, seed=data.seed, split=data.split, start=start)
+                for name, tensor in zip(_DATA, (h, *rays.tensors()), strict=True):
+                    put(name, start, tensor.numpy().tobytes())
+                put("written", chunk, b"\1")
+            on_progress(stop)
+        os.fsync(file.fileno())
 
 
 def _check_same(path: Path, data: DataSet, *, also: tuple[str, ...] = ()) -> None:
@@ -204,7 +215,7 @@ def _read_attributes(path: Path) -> dict[str, str | int]:
     return {name: value if isinstance(value, str) else int(value) for name, value in attributes.items()}
 
 
-def _memory_maps(path: Path, mode: Literal["r", "r+"]) -> dict[str, NDArray[np.generic]]:
+def _memory_maps(path: Path) -> "dict[str, np.memmap[tuple[int, ...], np.dtype[np.generic]]]":
     """h, the rays and the flags of the chunks that are written, by name."""
     import h5py
 
@@ -213,5 +224,5 @@ def _memory_maps(path: Path, mode: Literal["r", "r+"]) -> dict[str, NDArray[np.g
         missing = [name for name in names if name not in file or file[name].id.get_offset() is None]
         if missing:
             raise ValueError(f"{path}: not a file of channels: data set {missing[0]} is missing or has no data")
-        layout = {name: (file[name].dtype, mode, file[name].id.get_offset(), file[name].shape) for name in names}
-    return {name: np.memmap(path, *where) for name, where in layout.items()}
+        layout = {name: (file[name].dtype, file[name].id.get_offset(), file[name].shape) for name in names}
+    return {name: np.memmap(path, dtype, "r", *place) for name, (dtype, *place) in layout.items()}
