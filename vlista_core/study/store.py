@@ -165,12 +165,14 @@ class Store:
         kind, configuration = study.name, study.configuration()
         about = About(study=kind, configuration=configuration, started=started, notes=tuple(notes), cells=tuple(names))
         write_json(self.folder / _ABOUT, cast(Json, about.model_dump(mode="json")))
-        if self.rows.is_file():
+        with writing(self.rows):
+            self.rows.touch()
             os.truncate(self.rows, self.rows.read_bytes().rfind(b"\n") + 1)
 
     def append(self, record: Record) -> None:
-        """Add a record; it is on the disk when this returns."""
-        with writing(self.rows), self.rows.open("ab") as file:
+        """Add a record; it is on the disk when this returns. A file that has vanished since `begin` is not made again."""
+        with writing(self.rows), self.rows.open("r+b") as file:
+            file.seek(0, os.SEEK_END)
             file.write(_line(record))
             file.flush()
             os.fsync(file.fileno())
