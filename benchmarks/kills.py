@@ -297,7 +297,7 @@ def fill_disk(runs: Runs, name: str, times: int, chance: random.Random) -> str:
     for words in ("new", "old"):
         old = words == "old"
         steps = runs.count_changes(name, _before_full(runs, name, "counted", old)) if old else whole.changes
-        for place in [1, *chance.sample(range(2, steps + 1), min(times, steps) - 1)]:
+        for place in [1, *chance.sample(range(2, steps + 1), min(times, steps) - 1)] if steps else []:
             out = _before_full(runs, name, f"{words} full {place}", old)
             before = files(out, name)
             ended = runs.finish(name, out, functools.partial(_fill_from, place))
