@@ -44,7 +44,7 @@ class UnwritableError(ValueError):
 def in_words(fault: OSError, path: Path | None = None) -> str:
     """An OSError as a sentence: the path (`path` where the fault names none), what is wrong with it and the remedy."""
     where = path or fault.filename
-    what = (fault.strerror or str(fault)).lower()
+    what = fault.strerror.lower() if fault.strerror else str(fault)
     said = what if where is None else f"{where}: {what}"
     return f"{said}; {_REMEDIES[fault.errno]}" if fault.errno in _REMEDIES else said
 
@@ -146,9 +146,14 @@ def write_text(path: Path, text: str) -> None:
     write_bytes(path, text.encode())
 
 
+def json_text(content: "Json") -> str:
+    """JSON, readable by people; NaN and Inf are refused."""
+    return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
 def write_json(path: Path, content: "Json") -> None:
-    """Write JSON, readable by people; NaN and Inf are refused."""
-    write_text(path, json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    """Write `json_text` whole or not at all."""
+    write_text(path, json_text(content))
 
 
 def read_json(path: Path) -> "dict[str, Json]":

@@ -81,6 +81,30 @@ def test_a_folder_that_vanishes_during_a_run_is_one_sentence(tmp_path: Path) -> 
         run_study(Toy(), tmp_path / "run", ended=vanish)
 
 
+FULL = """
+import resource, sys
+from pathlib import Path
+from study_toys import Toy
+from vlista_core.study import run_study
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+try:
+    run_study(Toy(), Path(sys.argv[1]), restart=True)
+except ValueError as fault:
+    print(fault)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no limits of file sizes")
+def test_a_restart_on_a_full_disk_leaves_the_old_rows(tmp_path: Path) -> None:
+    run_study(Toy(), tmp_path)
+    before = _lines(tmp_path)
+    full = [sys.executable, "-c", FULL, str(tmp_path)]
+    done = subprocess.run(full, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith(f"cannot write {tmp_path / 'study.json'}: file too large; free some space")
+    assert _lines(tmp_path) == before
+    assert len(read_study(tmp_path, REGISTRY).records) == len(before) > 0
+
+
 def test_a_second_writer_gets_one_sentence_and_a_reader_is_let_in(tmp_path: Path) -> None:
     faults: list[str] = []
 

@@ -173,10 +173,10 @@ class _Part:
         chosen = {name for name, cell in cells.items() if options.chosen is None or options.chosen(cell)}
         if options.restart:
             kept = {name: record for name, record in kept.items() if name not in chosen}
-            store.replace(kept.values())
+        store.begin(study, cells, options.notes, kept.values(), restart=options.restart)
+        if options.restart:
             for path in (path for name in chosen for path in scratch.glob(f"{name}.*")):
                 path.unlink()
-        store.begin(study, cells, options.notes, again=bool(kept))
         done = {
             name: kept[name]
             for name, cell in cells.items()

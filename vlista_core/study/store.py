@@ -6,18 +6,18 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import pandas as pd
 import torch
 from pydantic import BaseModel, JsonValue, ValidationError
 
-from vlista_core.files import check_folder, only_writer, versions, write_bytes, write_json, writing
+from vlista_core.files import check_folder, json_text, only_writer, replacing, versions, write_bytes, writing
 from vlista_core.study.base import Cell, Row, Study
 from vlista_core.tensorfile import Json
 from vlista_core.validation import sentence
@@ -159,12 +159,20 @@ class Store:
                 raise ValueError(f"{self.rows}, line {number} is of another version: its cell has no {fault}") from None
         return found
 
-    def begin(self, study: Study, names: Iterable[str], notes: Sequence[str], *, again: bool) -> None:
-        """Write study.json, and cut off what a killed run left of its last line. again: keep the date of the first start."""
-        started = self.about().started if again else now()
+    def begin(
+        self, study: Study, names: Iterable[str], notes: Sequence[str], kept: Collection[Record], *, restart: bool
+    ) -> None:
+        """Write study.json, and cut off what a killed run left of its last line. restart: keep the records `kept` only.
+
+        The date of the first start stays while there are records. All that needs room comes before anything old is replaced.
+        """
+        started = self.about().started if kept else now()
         kind, configuration = study.name, study.configuration()
         about = About(study=kind, configuration=configuration, started=started, notes=tuple(notes), cells=tuple(names))
-        write_json(self.folder / _ABOUT, cast(Json, about.model_dump(mode="json")))
+        with replacing(self.folder / _ABOUT) as partial:
+            partial.write_text(json_text(about.model_dump(mode="json")), encoding="utf-8")
+            if restart:
+                write_bytes(self.rows, b"".join(_line(record) for record in kept))
         with writing(self.rows):
             self.rows.touch()
             os.truncate(self.rows, self.rows.read_bytes().rfind(b"\n") + 1)
@@ -176,10 +184,6 @@ class Store:
             file.write(_line(record))
             file.flush()
             os.fsync(file.fileno())
-
-    def replace(self, records: Iterable[Record]) -> None:
-        """Keep these records only."""
-        write_bytes(self.rows, b"".join(_line(record) for record in records))
 
 
 def _line(record: Record) -> bytes:
