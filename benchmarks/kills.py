@@ -9,7 +9,6 @@ python benchmarks/kills.py [--times 6] [--kinds train evaluate …] [--seed 0]
 from __future__ import annotations
 
 import argparse
-import contextlib
 import functools
 import itertools
 import json
@@ -262,9 +261,8 @@ def kill_once(runs: Runs, name: str, out: Path, seconds: float, steps: int, chan
     step = chance.randint(1, steps) if steps else 0
     process, heard = runs.start(name, out, functools.partial(_send_self, signal.SIGKILL, step))
     if not steps:
-        with contextlib.suppress(ChildProcessError):
-            time.sleep(chance.uniform(0.0, seconds))
-            os.kill(process, signal.SIGKILL)
+        time.sleep(chance.uniform(0.0, seconds))
+        os.kill(process, signal.SIGKILL)
     ended = wait(process, heard)
     if ended.code not in (0, -signal.SIGKILL):
         raise ValueError(f"{name} ended with {ended.code} when it went on: {ended.said}")
