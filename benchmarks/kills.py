@@ -348,7 +348,8 @@ def content(path: Path) -> object:
             found = [json.loads(line) for line in lines]
             if path.name.endswith(".calibration.json"):
                 found[0].pop("weights")  # the digest of a file that says how long a training took
-            return [untimed(each) for each in found]
+            # Workers end in any order, and so do rows; tables have the order of the cells.
+            return sorted(json.dumps(untimed(each)) for each in found)
         case ".csv":
             frame = pd.read_csv(path)
             return frame.drop(columns=[key for key in frame if str(key).split(".")[-1] in TIMED]).to_csv()
