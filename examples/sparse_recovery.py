@@ -6,6 +6,7 @@ python examples/sparse_recovery.py [--samples 128] [--snr 40] [--output out]
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from vlista_core.data.synthetic import SyntheticProblem
+from vlista_core.files import check_folder, replacing
 from vlista_core.metrics import nmse_db, nmse_median_db, squared_error_ratios
 from vlista_core.solvers import SOLVERS
 
@@ -39,6 +41,7 @@ def plot_distribution(axis: Axes, name: str, ratios: torch.Tensor, style: str) -
 
 def main() -> None:
     chosen = arguments()
+    check_folder(chosen.output)
     problem = SyntheticProblem(length=500, rows=250, sparsity=0.1, snr_db=chosen.snr)
     batch = problem.sample(chosen.samples, seed=2024)
 
@@ -64,11 +67,15 @@ def main() -> None:
     axis.set(xlabel="NMSE of a sample (dB)", ylabel="share of samples below", ylim=(0, 1))
     axis.grid(alpha=0.3)
     figure.legend(loc="outside right center")
-    chosen.output.mkdir(parents=True, exist_ok=True)
     path = chosen.output / "sparse_recovery.png"
-    figure.savefig(path, dpi=150)
+    with replacing(path) as partial:  # a whole file or none, even when the program is killed
+        figure.savefig(partial, dpi=150)
     Console().print(f"Figure: {path}")
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)

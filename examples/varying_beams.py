@@ -9,6 +9,7 @@ python examples/varying_beams.py [--seconds 25] [--output out]
 from __future__ import annotations
 
 import argparse
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from rich.table import Table
 import chanest
 from chanest.dictionaries import LearnedKronecker
 from vlista_core.draws import Split
+from vlista_core.files import check_folder, replacing
 from vlista_core.metrics import nmse_db
 from vlista_core.models import ADLISTA, LISTA, UnfoldedModel
 from vlista_core.problems import Batch, Problem
@@ -109,7 +111,8 @@ def draw(scores: dict[str, list[float]], path: Path) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
     axes.set_title("New beams break LISTA, whose weights hold the old ones, and not A-DLISTA")
-    figure.savefig(path, dpi=160)
+    with replacing(path) as partial:  # a whole file or none, even when the program is killed
+        figure.savefig(partial, dpi=160)
 
 
 def main() -> None:
@@ -119,7 +122,7 @@ def main() -> None:
     chosen = parser.parse_args()
     if not chosen.seconds > 0:
         parser.error(f"--seconds must be positive, got {chosen.seconds}")
-    chosen.output.mkdir(parents=True, exist_ok=True)
+    check_folder(chosen.output)
 
     problem = chanest.ChannelProblem(chanest.load_scenario("cdl_c_upa64x4"))
     runs = [(name, beams) for name in LOOKS for beams in ("one", "fresh")]
@@ -145,4 +148,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)

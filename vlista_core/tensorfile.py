@@ -4,12 +4,7 @@ Complex tensors are stored as real pairs (the format has no complex128). A check
 header are kept in the header, because safetensors itself notices a truncated file but not a changed byte.
 """
 
-import contextlib
 import json
-import math
-import os
-import threading
-import time
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,6 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from vlista_core.files import write_bytes
 from vlista_core.validation import printable
 
 Json = dict[str, "Json"] | list["Json"] | str | int | float | bool | None
@@ -77,22 +73,7 @@ def write(
         "header": as_json("the header", head), "complex": [*complex_names], "checksum": _checksum(stored, layout=True),
         "half": [*half_names],
     }  # fmt: skip
-    write_whole(path, save(stored, metadata={_HEADER: json.dumps({**frame, "digest": _digest(frame)})}))
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write to a temporary name beside `path`, then rename: `path` is a whole file or none."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.partial")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    finally:
-        with contextlib.suppress(OSError):
-            partial.unlink()
+    write_bytes(path, save(stored, metadata={_HEADER: json.dumps({**frame, "digest": _digest(frame)})}))
 
 
 def read(path: Path, kind: Kind) -> tuple[dict[str, Tensor], dict[str, Json]]:
@@ -136,14 +117,6 @@ def check_fit(path: Path, owner: str, found: Mapping[str, Tensor], wanted: Mappi
                 f"{path} has {key} of shape {[*found[key].shape]} and type {found[key].dtype}, but {owner} needs "
                 f"{[*value.shape]} and {value.dtype}: {remedy}"
             )
-
-
-def remove_partial_files(folder: Path, name: str = "*", *, seconds: float = -math.inf) -> None:
-    """Delete what processes killed while writing `name` left behind, at least so many seconds ago."""
-    for partial in folder.glob(f".{name}.*.partial"):
-        with contextlib.suppress(OSError):
-            if time.time() - partial.stat().st_mtime >= seconds:
-                partial.unlink()
 
 
 class _Frame(BaseModel, frozen=True, extra="forbid", strict=True):

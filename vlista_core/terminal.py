@@ -10,6 +10,8 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from vlista_core.files import in_words
+
 Workers = Annotated[int, typer.Option("--workers", help="Processes of this machine.")]
 Scheduler = Annotated[str | None, typer.Option("--scheduler", help="Address of a dask scheduler, in place of workers.")]
 Restart = Annotated[bool, typer.Option("--restart", help="Forget what the folder holds, and run it again.")]
@@ -27,7 +29,8 @@ def one_line_errors() -> Iterator[None]:
     try:
         yield
     except (ValueError, OSError) as error:
-        say(f"error: {' '.join(str(error).split())}")
+        words = in_words(error) if isinstance(error, OSError) else str(error)
+        say(f"error: {' '.join(words.split())}")
         raise typer.Exit(2) from None
 
 

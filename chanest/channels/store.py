@@ -1,8 +1,8 @@
 """Channels in one HDF5 file: written in a stream, finished by a rename, continued after a kill, read memory-mapped.
 
-The file under construction has its final size from the start. Chunks are written through a memory map, each with a checksum
-when it is done, so a process that dies at any moment leaves a file that HDF5 can open and that says what is still missing.
-HDF5 guards its own structures, except the heap of strings of variable length: there are none.
+The file under construction has its final size from the start. Chunks are written in place, each with a checksum when it is
+done, so a process that dies at any moment leaves a file that HDF5 can open and that says what is still missing. HDF5 guards
+its own structures, except the heap of strings of variable length: there are none.
 """
 
 import json
@@ -10,28 +10,28 @@ import math
 import os
 import zlib
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, cast, get_args
+from typing import cast, get_args
 
 import numpy as np
 import torch
-from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 from torch import Tensor
 
 from chanest.channels.rays import FIELD_NAMES, Rays
 from chanest.channels.source import ChannelSource
 from vlista_core.draws import Split
-from vlista_core.files import cache_folder, replacing, versions
+from vlista_core.files import cache_folder, check_folder, only_writer, replacing, versions, writing
 from vlista_core.problems import check_count
 from vlista_core.validation import printable
 
 FORMAT = "chanest-channels-1"
 SNR_DEFINITION = "E|h_ij|^2 = 1 over the ensemble; SNR = 1 / noise_var, noise_var = E|n|^2 per antenna before combining"
 CHUNK = 256
+_STRUCTURE = 1 << 16
+"""Bytes of a file besides its data, and more."""
 _DATA = ("h", *(f"rays/{name}" for name in FIELD_NAMES))
 _TYPES = dict.fromkeys(_DATA, ("float32",)) | {
     "h": ("complex64",),
@@ -39,7 +39,7 @@ _TYPES = dict.fromkeys(_DATA, ("float32",)) | {
     "written": ("uint8", "uint32"),
 }
 """`written` has a checksum for each chunk, 0 before it is written. Files had a flag, uint8, before."""
-_Maps = dict[str, NDArray[np.generic]]
+_Maps = dict[str, "np.memmap[tuple[int, ...], np.dtype[np.generic]]"]
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class ChannelFile:
     def open(cls, path: str | Path) -> "ChannelFile":
         """Open a finished file; ValueError where it is missing, truncated or no file of channels."""
         path = Path(path)
-        found, maps = _opened(path, "r")
+        found, maps = _opened(path)
         written = maps["written"]
         if not written.all():
             missing = f"{int((written == 0).sum())} of {len(written)} chunks are missing"
@@ -123,7 +123,7 @@ class ChannelFile:
 
     @cached_property
     def _maps(self) -> _Maps:
-        return _opened(self.path, "r")[1]
+        return _opened(self.path)[1]
 
 
 def write_channels(
@@ -137,16 +137,10 @@ def write_channels(
     path = Path(path)
     if not path.parent.is_dir():
         raise ValueError(f"{path}: the folder {path.parent} does not exist")
-    lock = path.with_name(path.name + ".lock")
     if not path.exists():
-        try:
-            with FileLock(lock, blocking=False):
-                if not path.exists():
-                    _generate(path, data, on_progress)
-                with suppress(OSError):
-                    lock.unlink()
-        except Timeout:
-            raise ValueError(f"{path}: another process is writing this file; wait for it to finish") from None
+        with only_writer(path.with_name(path.name + ".lock"), str(path)):
+            if not path.exists():
+                _generate(path, data, on_progress)
     _check_same(path, data)
     on_progress(data.count)
     return ChannelFile.open(path)
@@ -159,7 +153,7 @@ def cached_channels(data: DataSet) -> ChannelFile:
     that decides the channels.
     """
     folder = cache_folder("chanest", "CHANEST_CACHE")
-    folder.mkdir(parents=True, exist_ok=True)
+    check_folder(folder)
     return write_channels(folder / f"{data.channel_hash}-{data.split}-{data.seed}-{data.count}.h5", data)
 
 
@@ -169,40 +163,61 @@ def _generate(path: Path, data: DataSet, on_progress: Callable[[int], None]) -> 
     if not partial.exists():
         _create(partial, data)
     _check_same(partial, data, also=("versions",))
-    _fill(partial, data, on_progress)
-    with partial.open("r+b") as file:
-        os.fsync(file.fileno())
-    os.replace(partial, path)
+    with writing(path):
+        _fill(partial, data, on_progress)
+        os.replace(partial, path)
 
 
 def _create(partial: Path, data: DataSet) -> None:
-    """An empty file of the final size, under its name only when complete in structure."""
+    """An empty file of the final size, under its name only when complete in structure.
+
+    Where the system can reserve room, a disk without enough of it is found here: HDF5 itself crashes on a full one.
+    """
     import h5py
 
     h, rays = data.source.sample(1, seed=0)
-    with replacing(partial) as new, h5py.File(new, "w", libver="latest") as file:
-        for name, value in data.attributes().items():
-            file.attrs[name] = np.bytes_(value.encode()) if isinstance(value, str) else value
-        for name, tensor in zip(_DATA, (h, *rays.tensors()), strict=True):
-            file.create_dataset(name, (data.count, *tensor.shape[1:]), tensor.numpy().dtype)[0] = 0
-        file.create_dataset("written", (-(-data.count // CHUNK),), np.uint32)[0] = 0
+    room = _STRUCTURE + data.count * (1 + sum(tensor.nbytes for tensor in (h, *rays.tensors())))
+    with replacing(partial) as new:
+        if hasattr(os, "posix_fallocate"):
+            with new.open("wb") as reserved:
+                os.posix_fallocate(reserved.fileno(), 0, room)
+        with h5py.File(new, "w", libver="latest") as file:
+            for name, value in data.attributes().items():
+                file.attrs[name] = np.bytes_(value.encode()) if isinstance(value, str) else value
+            for name, tensor in zip(_DATA, (h, *rays.tensors()), strict=True):
+                file.create_dataset(name, (data.count, *tensor.shape[1:]), tensor.numpy().dtype)[0] = 0
+            file.create_dataset("written", (-(-data.count // CHUNK),), np.uint32)[0] = 0
 
 
 def _fill(partial: Path, data: DataSet, on_progress: Callable[[int], None]) -> None:
-    """Write the chunks that are missing. The maps are gone when it returns: Windows renames no file that is mapped."""
-    maps, identity = _opened(partial, "r+")[1], f"{data.channel_hash} {data.seed} {data.split}"
-    for chunk in range(len(maps["written"])):
-        start, stop = chunk * CHUNK, min((chunk + 1) * CHUNK, data.count)
-        if not _is_written(maps, chunk, identity):
-            h, rays = data.source.sample(stop - start, seed=data.seed, split=data.split, start=start)
-            for name, tensor in zip(_DATA, (h, *rays.tensors()), strict=True):
-                maps[name][start:stop] = tensor.numpy()
-            maps["written"][chunk] = _checksum(maps, chunk, identity) if _has_checksums(maps) else 1
-        on_progress(stop)
+    """Write the chunks that are missing, not through the maps: a full disk would end the process with a bus error."""
+    maps, identity = _opened(partial)[1], f"{data.channel_hash} {data.seed} {data.split}"
+    done = [_is_written(maps, chunk, identity) for chunk in range(len(maps["written"]))]
+    places = {name: (values.offset, values.strides[0]) for name, values in maps.items()}
+    marks, checked = maps["written"].dtype, _has_checksums(maps)
+    del maps  # Windows renames no file that is mapped.
+    with partial.open("r+b") as file:
+
+        def put(name: str, index: int, content: NDArray[np.generic]) -> None:
+            first, step = places[name]
+            file.seek(first + index * step)
+            file.write(content.tobytes())
+            file.flush()
+
+        for chunk, start in enumerate(range(0, data.count, CHUNK)):
+            stop = min(start + CHUNK, data.count)
+            if not done[chunk]:
+                h, rays = data.source.sample(stop - start, seed=data.seed, split=data.split, start=start)
+                parts = {name: tensor.numpy() for name, tensor in zip(_DATA, (h, *rays.tensors()), strict=True)}
+                for name, part in parts.items():
+                    put(name, start, part)
+                put("written", chunk, np.array(_checksum(parts, chunk, identity) if checked else 1, marks))
+            on_progress(stop)
+        os.fsync(file.fileno())
 
 
 def _check_same(path: Path, data: DataSet, *, also: tuple[str, ...] = ()) -> None:
-    found, wanted = _opened(path, "r")[0], data.attributes()
+    found, wanted = _opened(path)[0], data.attributes()
     for name in ("channel_hash", "seed", "split", "count", *also):
         if found.get(name) != wanted[name]:
             raise ValueError(
@@ -214,23 +229,25 @@ def _check_same(path: Path, data: DataSet, *, also: tuple[str, ...] = ()) -> Non
 def _is_written(maps: _Maps, chunk: int, identity: str) -> bool:
     """Whether a chunk is whole. identity: of the stream of samples it is of."""
     written = int(maps["written"][chunk])
-    return written == _checksum(maps, chunk, identity) if _has_checksums(maps) else written != 0
+    if not _has_checksums(maps):
+        return written != 0
+    parts = {name: maps[name][chunk * CHUNK : (chunk + 1) * CHUNK] for name in _DATA}
+    return written == _checksum(parts, chunk, identity)
 
 
 def _has_checksums(maps: _Maps) -> bool:
     return maps["written"].dtype == np.uint32
 
 
-def _checksum(maps: _Maps, chunk: int, identity: str) -> int:
-    """Of what a chunk holds, of its place and of the stream; never 0."""
+def _checksum(parts: Mapping[str, NDArray[np.generic]], chunk: int, identity: str) -> int:
+    """Of what a chunk holds by name, of its place and of the stream; never 0."""
     checksum = zlib.crc32(f"{identity} {chunk}".encode())
-    for name in _DATA:
-        part = maps[name][chunk * CHUNK : (chunk + 1) * CHUNK]
-        checksum = zlib.crc32(part.data, zlib.crc32(f"{name} {part.shape}".encode(), checksum))
+    for name, part in parts.items():
+        checksum = zlib.crc32(part.tobytes(), zlib.crc32(f"{name} {part.shape}".encode(), checksum))
     return checksum or 1
 
 
-def _opened(path: Path, mode: Literal["r", "r+"]) -> tuple[dict[str, str | int], _Maps]:
+def _opened(path: Path) -> tuple[dict[str, str | int], _Maps]:
     """What a file says of itself; h, the rays and the checksums of chunks by name, mapped into memory."""
     import h5py
 
@@ -241,7 +258,7 @@ def _opened(path: Path, mode: Literal["r", "r+"]) -> tuple[dict[str, str | int],
             attributes = {name: _plain(file.attrs[name]) for name in file.attrs}
             if attributes.get("format") == FORMAT:
                 found = {name: file[name] for name in _TYPES if name in file}
-                layout = {name: (each.dtype, mode, each.id.get_offset(), each.shape) for name, each in found.items()}
+                layout = {name: (each.dtype, each.id.get_offset(), each.shape) for name, each in found.items()}
     except (OSError, RuntimeError, LookupError, TypeError, ValueError, AttributeError, MemoryError) as error:
         raise ValueError(f"{path}: truncated, damaged or not an HDF5 file ({printable(error)})") from None
     if attributes.get("format") != FORMAT:
@@ -249,7 +266,7 @@ def _opened(path: Path, mode: Literal["r", "r+"]) -> tuple[dict[str, str | int],
         raise ValueError(f"{path}: not a file of channels: format must be {FORMAT}, got {said}")
     if fault := _misfit(attributes, layout, path.stat().st_size):
         raise ValueError(f"{path}: not a file of channels: {fault}")
-    return attributes, {name: np.memmap(path, *where) for name, where in layout.items()}
+    return attributes, {name: np.memmap(path, dtype, "r", *place) for name, (dtype, *place) in layout.items()}
 
 
 def _plain(value: object) -> str | int:
@@ -260,7 +277,7 @@ def _plain(value: object) -> str | int:
 
 
 def _misfit(
-    attributes: dict[str, str | int], layout: Mapping[str, tuple[np.dtype[np.generic], str, int | None, tuple[int, ...]]],
+    attributes: dict[str, str | int], layout: Mapping[str, tuple[np.dtype[np.generic], int | None, tuple[int, ...]]],
     size: int,
 ) -> str:  # fmt: skip
     """Why a file of `size` bytes cannot be what `_create` made; empty where it can."""
@@ -272,7 +289,7 @@ def _misfit(
     for name, types in _TYPES.items():
         if name not in layout:
             return f"data set {name} is missing"
-        dtype, _, offset, shape = layout[name]
+        dtype, offset, shape = layout[name]
         entries = -(-count // CHUNK) if name == "written" else count
         if dtype.name not in types or shape[:1] != (entries,) or 0 in shape or offset is None:
             return f"data set {name} has no data, another type or not {entries} entries"

@@ -1,6 +1,7 @@
 """Fit estimators and their variances, and write the files that `chanest.weights` finds."""
 
-import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from chanest.bases.estimator import ChannelEstimator
@@ -10,6 +11,7 @@ from chanest.problem import ChannelProblem
 from chanest.uncertainty.calibrating import CHANNELS, LEAST_CHANNELS, SEED, affordable, calibrate
 from chanest.weights import calibration_file, find_weights, own_folder, uncalibrated, weights_digest, weights_file
 from vlista_core import checkpoint
+from vlista_core.files import check_folder, only_writer
 from vlista_core.tensorfile import Json
 
 _CALIBRATION_SECONDS = 20.0
@@ -23,23 +25,22 @@ def train_estimator(name: str, problem: ChannelProblem, plan: Fit, *, folder: Pa
 
     A calibration is fitted and written beside it where that takes seconds; `calibrate_estimator` does it at any price.
     """
-    target = _writable(folder)
-    cls = estimator_class(name)
-    cls.check(problem)
-    estimator = cls.build(problem)
-    start = None if cls.begins_with is None else find_weights(cls.begins_with, problem.scenario.name)
-    if cls.begins_with is not None and start is not None:
-        estimator.begin_with(uncalibrated(cls.begins_with, problem, start))
-    facts = estimator.fit(problem, plan.telling(0.0, _FITTED))
-    path = target / weights_file(name, problem.scenario.name)
-    save_estimator(estimator, problem, path, facts={"seed": plan.seed, "budget": plan.budget, **facts})
-    channels = LEAST_CHANNELS
-    if plan.steps is None:
-        seconds = min(_CALIBRATION_SECONDS, plan.seconds / 4)
-        channels = affordable(uncalibrated(name, problem, path), problem, seconds)
-    if channels:
-        rest = plan.telling(_FITTED, 1.0)
-        calibrate_estimator(name, problem, weights=path, channels=channels, folder=target, report=rest.report)
+    with _only_writer(name, problem, folder) as target:
+        cls = estimator_class(name)
+        cls.check(problem)
+        estimator = cls.build(problem)
+        start = None if cls.begins_with is None else find_weights(cls.begins_with, problem.scenario.name)
+        if cls.begins_with is not None and start is not None:
+            estimator.begin_with(uncalibrated(cls.begins_with, problem, start))
+        facts = estimator.fit(problem, plan.telling(0.0, _FITTED))
+        path = target / weights_file(name, problem.scenario.name)
+        save_estimator(estimator, problem, path, facts={"seed": plan.seed, "budget": plan.budget, **facts})
+        channels = LEAST_CHANNELS
+        if plan.steps is None:
+            seconds = min(_CALIBRATION_SECONDS, plan.seconds / 4)
+            channels = affordable(uncalibrated(name, problem, path), problem, seconds)
+        if channels:
+            _calibrate(name, problem, path, channels, SEED, target, plan.telling(_FITTED, 1.0).report)
     return path
 
 
@@ -57,12 +58,18 @@ def calibrate_estimator(
 
     weights: as for `get_estimator`; channels: at each of nine SNRs.
     """
-    target = _writable(folder)
-    used = weights or find_weights(name, problem.scenario.name)
-    estimator = uncalibrated(name, problem, used)
-    digest = weights_digest(estimator, used)
+    with _only_writer(name, problem, folder) as target:
+        used = weights or find_weights(name, problem.scenario.name)
+        return _calibrate(name, problem, used, channels, seed, target, report)
+
+
+def _calibrate(
+    name: str, problem: ChannelProblem, weights: Path | None, channels: int, seed: int, folder: Path, report: Report
+) -> Path:
+    estimator = uncalibrated(name, problem, weights)
+    digest = weights_digest(estimator, weights)
     found = calibrate(estimator, problem, weights=digest, channels=channels, seed=seed, report=report)
-    path = target / calibration_file(name, problem.scenario.name)
+    path = folder / calibration_file(name, problem.scenario.name)
     found.write(path)
     return path
 
@@ -81,13 +88,10 @@ def save_estimator(estimator: ChannelEstimator, problem: ChannelProblem, path: P
     checkpoint.save(estimator, path, provenance=provenance, half=estimator.half_precision)
 
 
-def _writable(wanted: Path | str | None) -> Path:
-    """The folder for files, your own weights unless another is wanted; a ValueError where it cannot be written."""
-    folder = own_folder() if wanted is None else Path(wanted)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as fault:
-        raise ValueError(f"the folder for weights cannot be made: {folder}: {fault.strerror}") from None
-    if not os.access(folder, os.W_OK):
-        raise ValueError(f"the folder for weights cannot be written: {folder}")
-    return folder
+@contextmanager
+def _only_writer(name: str, problem: ChannelProblem, wanted: Path | str | None) -> Iterator[Path]:
+    """The folder for files, your own weights unless another is wanted; no other run may write this estimator's meanwhile."""
+    folder, scenario = own_folder() if wanted is None else Path(wanted), problem.scenario.name
+    check_folder(folder)
+    with only_writer(folder / f".{scenario}.{name}.lock", f"{name} for {scenario} into {folder}"):
+        yield folder

@@ -293,7 +293,7 @@ def test_a_second_writer_gets_one_sentence(tiny: str, tmp_path: Path) -> None:
         (["train", "TINY", "-e", "ls"], "ls has nothing to learn"),
         (["train", "TINY", "-e", "lmmse", "--steps", "0"], "a budget must be positive"),
         (["train", "TINY", "-e", "lmmse", "--budget", "soon"], "budget must be a time such as 90s"),
-        (["train", "TINY", "-e", "lmmse", "-o", "TINY"], "the folder for weights cannot be made"),
+        (["train", "TINY", "-e", "lmmse", "-o", "TINY"], "the output folder cannot be made"),
         (["report", "nowhere"], "holds no finished cells of a study"),
         (["estimators", "nowhere"], "no such scenario"),
     ],

@@ -29,7 +29,7 @@ def test_track_prints_snapshots_with_and_without_memory(tmp_path: Path) -> None:
     assert "genie (b): angles known" in done.stdout
     written = sorted(path.name for path in tmp_path.iterdir())
     stored = ["rows.csv", "rows.jsonl", "study.json", "table.md"]
-    assert written == [".lock", "nmse_by_snapshot.png", "report.html", *stored, "weights"]
+    assert written == ["nmse_by_snapshot.png", "report.html", *stored, "weights"]
 
 
 @pytest.mark.parametrize(

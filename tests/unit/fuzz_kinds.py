@@ -298,7 +298,9 @@ def _make_study(folder: Path) -> None:
         "cells": names,
     }
     write_json(folder / "study.json", about)
-    Store(folder).replace(_RECORDS)
+    (folder / "rows.jsonl").write_bytes(b"")
+    for record in _RECORDS:
+        Store(folder).append(record)
 
 
 def _read_study(path: Path) -> object:

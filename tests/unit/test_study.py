@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,6 +45,64 @@ def test_killed_at_random_moments_it_ends_with_the_rows_of_one_run(seed: int, tm
     resumed, whole = run_study(study, tmp_path / "killed"), run_study(study, tmp_path / "whole")
     assert _rows(resumed) == _rows(whole)
     assert len(_lines(tmp_path / "killed")) == 60
+
+
+WORKERS = """
+import time
+from vlista_core.study.spread import run_in_processes
+
+def work(seconds):
+    print("at work", flush=True)
+    time.sleep(seconds)
+
+if __name__ == "__main__":
+    list(run_in_processes(work, [300, 300], 2))
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")
+def test_the_workers_of_a_run_that_is_killed_end_too(tmp_path: Path) -> None:
+    (tmp_path / "run.py").write_text(WORKERS)
+    run = subprocess.Popen([sys.executable, str(tmp_path / "run.py")], stdout=subprocess.PIPE, text=True)
+    assert run.stdout is not None
+    assert [run.stdout.readline() for _ in range(2)] == ["at work\n"] * 2
+    run.kill()
+    run.communicate(timeout=30)  # The pipe has an end when no worker holds it any more.
+    assert run.returncode == -signal.SIGKILL
+
+
+def test_a_folder_that_vanishes_during_a_run_is_one_sentence(tmp_path: Path) -> None:
+    def vanish(each: Ended) -> None:
+        shutil.rmtree(tmp_path / "run")
+
+    with pytest.raises(
+        ValueError, match=r"cannot write .*rows\.jsonl: no such file or directory; check that it is still"
+    ):
+        run_study(Toy(), tmp_path / "run", ended=vanish)
+
+
+FULL = """
+import resource, sys
+from pathlib import Path
+from study_toys import Toy
+from vlista_core.study import run_study
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+try:
+    run_study(Toy(), Path(sys.argv[1]), restart=True)
+except ValueError as fault:
+    print(fault)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no limits of file sizes")
+def test_a_restart_on_a_full_disk_leaves_the_old_rows(tmp_path: Path) -> None:
+    run_study(Toy(), tmp_path)
+    before = _lines(tmp_path)
+    full = [sys.executable, "-c", FULL, str(tmp_path)]
+    done = subprocess.run(full, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith(f"cannot write {tmp_path / 'study.json'}: file too large; free some space")
+    assert _lines(tmp_path) == before
+    assert len(read_study(tmp_path, REGISTRY).records) == len(before) > 0
 
 
 def test_a_second_writer_gets_one_sentence_and_a_reader_is_let_in(tmp_path: Path) -> None:

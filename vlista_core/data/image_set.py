@@ -1,6 +1,5 @@
 """An image data set: its images in memory, and how its files are found, fetched, verified by SHA-256 and read."""
 
-import errno
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -9,14 +8,11 @@ from pathlib import Path
 from torch import Tensor
 
 from vlista_core.data.download import Files, Source
-from vlista_core.tensorfile import remove_partial_files, write_whole
+from vlista_core.files import UnwritableError, write_bytes
 from vlista_core.validation import printable
 
 Report = Callable[[str], None]
 """Called with one sentence for each thing that is tried or fails."""
-
-_STALE_SECONDS = 3600.0
-"""A younger partial file may be one that another process is writing now."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,11 +86,11 @@ class ImageSet:
                     content = self._verified(name, files, source.name)
                     if content is None:
                         raise ValueError(f"{source.name} has no {name}")
-                    _store(folder / name, content)
+                    write_bytes(folder / name, content)
                     found[name] = content
                 return
-            except _UnwritableError:
-                raise
+            except UnwritableError as fault:
+                raise UnwritableError(f"{fault}; VLISTA_DATA names another folder") from fault
             except ValueError as fault:
                 report(str(fault))
                 faults.append(str(fault))
@@ -123,23 +119,3 @@ class ImageSet:
             except OSError as fault:
                 raise ValueError(f"{path} cannot be read ({fault.strerror})") from fault
         return None
-
-
-class _UnwritableError(ValueError):
-    """The disk does not take a file, so that no other source would help."""
-
-
-def _store(path: Path, content: bytes) -> None:
-    """Write `content` to `path`, whole or not at all, and delete what killed processes left behind an hour ago."""
-    remove_partial_files(path.parent, seconds=_STALE_SECONDS)
-    try:
-        write_whole(path, content)
-    except OSError as fault:
-        if fault.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise _UnwritableError(
-                f"the disk of {path.parent} is full: {path.name} needs {len(content) / 1e6:.1f} MB; free some space or "
-                "set VLISTA_DATA to a folder on another disk"
-            ) from fault
-        raise _UnwritableError(
-            f"{path} cannot be written ({fault.strerror}); set VLISTA_DATA to another folder"
-        ) from fault

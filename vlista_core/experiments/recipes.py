@@ -89,6 +89,7 @@ def fit(
         return made(problem, seed)
     beside, resume = weights.with_suffix(".json"), weights.with_suffix(".resume.safetensors")
     if weights.is_file():
+        resume.unlink(missing_ok=True)
         network = checkpoint.load(weights, expected=UnfoldedModel)  # type: ignore[type-abstract]
         return network, read_json(beside) if beside.is_file() else {}
     start = time.perf_counter()

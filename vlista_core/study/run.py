@@ -15,6 +15,7 @@ import pandas as pd
 import torch
 from pydantic import ValidationError
 
+from vlista_core.files import UnwritableError, check_folder, in_words
 from vlista_core.problems import check_count
 from vlista_core.progress import listening
 from vlista_core.study.base import Cell, Context, Study, silent
@@ -172,10 +173,10 @@ class _Part:
         chosen = {name for name, cell in cells.items() if options.chosen is None or options.chosen(cell)}
         if options.restart:
             kept = {name: record for name, record in kept.items() if name not in chosen}
-            store.replace(kept.values())
+        store.begin(study, cells, options.notes, kept.values(), restart=options.restart)
+        if options.restart:
             for path in (path for name in chosen for path in scratch.glob(f"{name}.*")):
                 path.unlink()
-        store.begin(study, cells, options.notes, again=bool(kept))
         done = {
             name: kept[name]
             for name, cell in cells.items()
@@ -218,7 +219,7 @@ def _each(
 
 
 def run_job(job: _Job, report: Callable[[_Job, float, str], None] | None = None) -> Record | str:
-    """The record of a cell, or what went wrong."""
+    """The record of a cell, or what went wrong; a disk that takes no files ends the run, not the cell."""
     start = time.perf_counter()
     context = Context(job.scratch, silent if report is None else partial(report, job))
 
@@ -227,16 +228,19 @@ def run_job(job: _Job, report: Callable[[_Job, float, str], None] | None = None)
 
     try:
         torch.set_num_threads(job.threads)
-        job.scratch.mkdir(parents=True, exist_ok=True)
+        check_folder(job.scratch)
         context.report(0.0, "begins")
         with listening(training):
             row = job.study.run(job.cell, context)
         row = json.loads(json.dumps(row, allow_nan=False))
         made = Provenance.here(job.cell, row, time.perf_counter() - start, job.study.packages)
         return Record(cell=job.cell, row=row, provenance=made)
+    except UnwritableError:
+        raise
     except _FAULTS as fault:
-        words = " ".join(str(fault).split()) or "no reason was given"
-        return words if isinstance(fault, ValueError) else f"{type(fault).__name__}: {words}"
+        words = in_words(fault) if isinstance(fault, OSError) else str(fault)
+        words = " ".join(words.split()) or "no reason was given"
+        return words if isinstance(fault, OSError | ValueError) else f"{type(fault).__name__}: {words}"
 
 
 def _extended(study: Study, store: Store) -> Study:

@@ -1,7 +1,9 @@
 """Where independent jobs run beside one another: in processes of this machine, or on a dask.distributed cluster."""
 
 import multiprocessing
+import os
 import signal
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -14,9 +16,8 @@ Result = TypeVar("Result")
 
 
 def run_in_processes(work: Callable[[Job], Result], jobs: Iterable[Job], workers: int) -> Iterator[tuple[Job, Result]]:
-    """In `workers` fresh processes, which leave interrupts to this one, as they finish."""
-    context, ignored = multiprocessing.get_context("spawn"), (signal.SIGINT, signal.SIG_IGN)
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=signal.signal, initargs=ignored)
+    """In `workers` fresh processes, which leave interrupts to this one and end with it, as they finish."""
+    pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"), initializer=_become_worker)
     try:
         yield from _run_on(pool, lambda: workers, work, jobs)
     except BrokenProcessPool:
@@ -28,6 +29,18 @@ def run_in_processes(work: Callable[[Job], Result], jobs: Iterable[Job], workers
         raise
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _become_worker() -> None:
+    """Leave interrupts to the parent, and end when it is killed: a pool alone would leave its processes behind."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    if parent := multiprocessing.parent_process():
+        parent.join()
+        os._exit(1)
 
 
 def connect(scheduler: str) -> Any:

@@ -6,7 +6,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
@@ -15,10 +15,19 @@ from typing import NamedTuple, cast
 
 import pandas as pd
 import torch
-from filelock import FileLock, Timeout
 from pydantic import BaseModel, JsonValue, ValidationError
 
-from vlista_core.files import check_folder, of_json, replacing, to_json, versions, write_json
+from vlista_core.files import (
+    check_folder,
+    json_text,
+    of_json,
+    only_writer,
+    replacing,
+    to_json,
+    versions,
+    write_bytes,
+    writing,
+)  # fmt: skip
 from vlista_core.study.base import Cell, Row, Study
 from vlista_core.tensorfile import Json
 from vlista_core.validation import printable, sentence
@@ -134,12 +143,7 @@ class Store:
     def writing(self) -> Iterator[None]:
         """Make the folder and keep other writers out, or a ValueError of one sentence."""
         check_folder(self.folder)
-        advice = "wait for its end or give another folder"
-        try:
-            held = FileLock(self.folder / _LOCK).acquire(timeout=0)
-        except Timeout:
-            raise ValueError(f"another run is writing into {self.folder}; {advice}") from None
-        with held:
+        with only_writer(self.folder / _LOCK, f"into {self.folder}"):
             yield
 
     def about(self) -> About:
@@ -172,26 +176,31 @@ class Store:
                 raise ValueError(f"{self.rows}, line {number} is of another version: {said}") from None
         return found
 
-    def begin(self, study: Study, names: Iterable[str], notes: Sequence[str], *, again: bool) -> None:
-        """Write study.json, and cut off what a killed run left of its last line. again: keep the date of the first start."""
-        started = self.about().started if again else now()
+    def begin(
+        self, study: Study, names: Iterable[str], notes: Sequence[str], kept: Collection[Record], *, restart: bool
+    ) -> None:
+        """Write study.json, and cut off what a killed run left of its last line. restart: keep the records `kept` only.
+
+        The date of the first start stays while there are records. All that needs room comes before anything old is replaced.
+        """
+        started = self.about().started if kept else now()
         kind, configuration = study.name, study.configuration()
         about = About(study=kind, configuration=configuration, started=started, notes=tuple(notes), cells=tuple(names))
-        write_json(self.folder / _ABOUT, cast(Json, about.model_dump(mode="json")))
-        if self.rows.is_file():
+        with replacing(self.folder / _ABOUT) as partial:
+            partial.write_text(json_text(about.model_dump(mode="json")), encoding="utf-8")
+            if restart:
+                write_bytes(self.rows, b"".join(_line(record) for record in kept))
+        with writing(self.rows):
+            self.rows.touch()
             os.truncate(self.rows, self.rows.read_bytes().rfind(b"\n") + 1)
 
     def append(self, record: Record) -> None:
-        """Add a record; it is on the disk when this returns."""
-        with self.rows.open("ab") as file:
+        """Add a record; it is on the disk when this returns. A file that has vanished since `begin` is not made again."""
+        with writing(self.rows), self.rows.open("r+b") as file:
+            file.seek(0, os.SEEK_END)
             file.write(_line(record))
             file.flush()
             os.fsync(file.fileno())
-
-    def replace(self, records: Iterable[Record]) -> None:
-        """Keep these records only."""
-        with replacing(self.rows) as partial:
-            partial.write_bytes(b"".join(_line(record) for record in records))
 
 
 def _line(record: Record) -> bytes:

@@ -151,8 +151,6 @@ class Trainer:
                 if resume and path.exists():
                     loop.resume_from(path, run)
                 fabric.barrier()
-                if fabric.is_global_zero:
-                    tensorfile.remove_partial_files(path.parent, path.name)
             try:
                 loop.run(path, run, report)
             finally:
