@@ -10,6 +10,8 @@ from vlista_core.linops import LinearMap
 
 _NOISE_DB = tuple(-45.0 + step for step in range(71))
 _GAIN_DB = (-9.0, -6.0, -3.0, 0.0, 3.0, 6.0)
+_WEAKEST, _STRONGEST = 0.1, 1e3
+"""Of channel and noise together, as E|h|² would show it: the grids are for what lies between."""
 _CHUNK = 32
 _REACH_DB, _STEP_DB = 20.0, 0.25
 """How far from what the power of y says a gain is looked for, and how finely."""
@@ -31,8 +33,12 @@ class NoiseModel(nn.Module):
 
     @torch.no_grad()
     def estimate(self, y: Tensor, phi: LinearMap) -> Tensor:
-        """y: [batch, m] -> σ²: [batch]."""
-        powers, rotated = self._eigen(y, phi)
+        """y: [batch, m] -> σ²: [batch]. A y that is too weak or too strong for the grid is looked at in a unit of its own."""
+        seen = phi.squared_frobenius_norm().clamp_min(torch.finfo(y.real.dtype).tiny)
+        total = y.abs().square().sum(1) / seen
+        unusual = (total > 0) & ((total < _WEAKEST) | (total > _STRONGEST))
+        unit = torch.where(unusual, total, 1.0)
+        powers, rotated = self._eigen(y / unit.sqrt()[:, None], phi)
         noise = torch.tensor([10 ** (level / 10) for level in _NOISE_DB], dtype=powers.dtype, device=powers.device)
         gain = torch.tensor([10 ** (level / 10) for level in _GAIN_DB], dtype=powers.dtype, device=powers.device)
         chosen = []
@@ -41,7 +47,7 @@ class NoiseModel(nn.Module):
             variance = gain[:, None, None] * powers[some, None, None, :] + noise[:, None]
             cost = (variance.log() + rotated[some, None, None, :] / variance).sum(-1)
             chosen.append(noise[cost.amin(1).argmin(1)])
-        return torch.cat(chosen)
+        return unit * torch.cat(chosen)
 
     @torch.no_grad()
     def gain(self, measured: Measurement) -> Tensor:

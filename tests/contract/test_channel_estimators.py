@@ -207,6 +207,21 @@ def test_other_units_change_nothing_or_are_refused(name: str) -> None:
         assert level(scale) <= usual + 0.5
 
 
+@pytest.mark.parametrize("name", estimator_names())
+def test_an_unknown_noise_is_found_in_other_units_too(name: str) -> None:
+    """Not as well: here nothing but E|h|² = 1 tells noise from channel, and in another unit not even that."""
+    batch = _problem().sample(40, seed=5, split="validation", snr_db=10.0)
+    estimator = _estimator(name)
+    usual = _nmse(estimator.estimate(batch.y, batch.phi).signal, batch.signal)
+    for scale in (1e-6, 1e6):
+        if estimator.scale_free:
+            found = _nmse(estimator.estimate(scale * batch.y, batch.phi).signal / scale, batch.signal)
+            assert found <= min(2.0 * usual, HALF_A_DECIBEL)
+        else:
+            with pytest.raises(ValueError, match="Divide y by"):
+                estimator.estimate(scale * batch.y, batch.phi)
+
+
 def test_a_single_weak_channel_is_estimated_in_its_own_unit_and_its_variance_with_it() -> None:
     batch = _problem().sample(6, seed=3, snr_db=20.0)
     weak = torch.ones(6).index_fill(0, torch.tensor([2]), 0.01)
