@@ -1,8 +1,8 @@
 """Every shipped estimator and every bound gives the figures that it gave at commit b945330, before the code was put in order.
 
 unchanged_estimators.json was written by that commit: scenario -> estimator -> SNR -> [NMSE in dB, mean variance in dB or null],
-of the first test draws of seed 11 (names as they are now). The weights are the same; only their headers were rewritten. Networks
-that were trained again since, over other numbers of pilots, are left out.
+of the first test draws of seed 11 (names as they are now). The weights are the same; only their headers were rewritten.
+Networks that were trained again since, over other numbers of pilots, are left out.
 """
 
 from __future__ import annotations
