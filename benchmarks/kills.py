@@ -288,7 +288,8 @@ def write_twice(runs: Runs, name: str) -> str:
 def fill_disk(runs: Runs, name: str, times: int, chance: random.Random) -> str:
     """Let no file grow from the first or a random change on, in a new folder and over old files; then run again with room.
 
-    Every file must be as it was before or as it should be (rows may be missing), no temporary one may stay, and the second run must end well.
+    Every file must be as it was before or as it should be (rows may be missing), no temporary one may stay, and the second
+    run must end well.
     """
     whole = runs.whole(name)
     said = 0
