@@ -13,8 +13,8 @@ from vlista_core.linalg import cholesky
 from vlista_core.linops import LinearMap
 
 _LEAST = 100.0
-"""What ΦΦᴴ is given on its diagonal, in units of rounding: directions that no beam sees are then left out, as a pseudo-inverse
-leaves them out."""
+"""What a pivot of ΦΦᴴ must be, in units of rounding. Where one is less ΦΦᴴ gets as much on its diagonal: directions that no beam
+sees are then left out, as a pseudo-inverse leaves them out."""
 
 
 class LS(ChannelEstimator):
@@ -32,7 +32,13 @@ class LS(ChannelEstimator):
     def infer(self, measured: Measurement) -> Estimate:
         white = WhiteCovariance(measured.y.new_ones(1), self.signal_length)
         without_noise = Measurement(measured.y, measured.phi, torch.zeros_like(measured.noise_var))
-        return Estimate(condition(white, without_noise, floor=_LEAST * torch.finfo(measured.y.dtype).eps).mean)
+        exact = condition(white, without_noise)
+        pivots = exact.factor.diagonal(dim1=1, dim2=2).real.square()
+        least = _LEAST * torch.finfo(pivots.dtype).eps
+        poor = pivots.amin(1) < least * pivots.mean(1)
+        if poor.is_meta or not bool(poor.any()):
+            return Estimate(exact.mean)
+        return Estimate(torch.where(poor[:, None], condition(white, without_noise, floor=least).mean, exact.mean))
 
     def spread(self, measured: Measurement, found: Estimate, probes: LinearMap | None) -> Tensor | None:
         """σ²·diag(P(ΦᴴΦ)⁻¹Pᴴ); with fewer measurements than unknowns nothing bounds the errors, and it is None."""
