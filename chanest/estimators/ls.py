@@ -13,8 +13,8 @@ from vlista_core.linalg import cholesky
 from vlista_core.linops import LinearMap
 
 _LEAST = 100.0
-"""What a pivot of ΦΦᴴ must be, in units of rounding. Where one is less ΦΦᴴ gets as much on its diagonal: directions that no beam
-sees are then left out, as a pseudo-inverse leaves them out."""
+"""What a pivot of ΦΦᴴ must be, in units of rounding. Where one is less ΦΦᴴ gets as much on its diagonal: directions that no
+beam sees are then left out, as a pseudo-inverse leaves them out."""
 
 
 class LS(ChannelEstimator):
