@@ -1,0 +1,62 @@
+"""Every channel source, through the shipped scenarios that use it, meets the contract of a source."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+import torch
+
+from chanest.problem import ChannelProblem
+from chanest.scenario import load_scenario, scenario_names
+
+POWER_DB = 2.0
+"""How far the power of 64 channels may lie from E|h|² = 1: entries of one channel fade together."""
+
+
+@cache
+def _problem(name: str) -> ChannelProblem:
+    return ChannelProblem(load_scenario(name))
+
+
+@pytest.mark.parametrize("name", scenario_names())
+def test_a_channel_is_a_function_of_seed_split_and_index(name: str) -> None:
+    """Whatever the batch, to the bit; and seeds, splits and indices have channels of their own."""
+    problem = _problem(name)
+    whole = problem.channels(6, seed=4)
+    parts = [problem.channels(count, seed=4, start=start) for start, count in ((0, 1), (1, 2), (3, 3))]
+    assert torch.equal(torch.cat(parts), whole)
+    others = [problem.channels(6, seed=5), problem.channels(6, seed=4, split="train"), whole.roll(1, 0)]
+    apart = problem.source.snapshots == 1
+    for other in others[: 3 if apart else 2]:
+        assert not torch.isclose(other, whole).all(1).any()
+
+
+@pytest.mark.parametrize("name", scenario_names())
+def test_channels_are_finite_of_unit_power_and_the_same_with_one_thread_and_two(name: str) -> None:
+    problem = _problem(name)
+    threads = torch.get_num_threads()
+    try:
+        found = []
+        for count in (1, 2):
+            torch.set_num_threads(count)
+            found.append(problem.channels(8, seed=4))
+    finally:
+        torch.set_num_threads(threads)
+    torch.testing.assert_close(found[0], found[1], rtol=1e-5, atol=1e-5)
+    signal = problem.channels(64, seed=4) if problem.signal_length <= 1024 else found[0]
+    assert signal.dtype == problem.dtype
+    assert signal.shape[1] == problem.signal_length
+    assert bool(torch.isfinite(signal).all())
+    if len(signal) == 64 and problem.source.snapshots == 1:
+        assert abs(10 * float(signal.abs().square().mean().log10())) <= POWER_DB
+
+
+@pytest.mark.parametrize("name", scenario_names())
+def test_rays_are_those_of_the_channels(name: str) -> None:
+    """Where a source has rays they give its channels again; an infinite ratio of polarisations is allowed."""
+    problem = _problem(name)
+    rays = problem.rays(range(3), seed=4, split="test")
+    assert not any(bool(torch.isnan(tensor).any()) for tensor in rays.tensors())
+    again = problem.source.matrices(rays).mT.reshape(3, -1)
+    torch.testing.assert_close(again, problem.channels(3, seed=4), rtol=1e-4, atol=1e-4)
