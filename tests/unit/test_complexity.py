@@ -69,9 +69,9 @@ def test_macs_are_those_of_the_formula(name: str) -> None:
 
 
 def test_vlista_costs_its_posterior_more_than_a_dlista() -> None:
-    """Per layer: 3·4·4 weights for each of the 4 pixels that a doubling makes of one, twice, and Φ on three vectors."""
+    """Per layer: 4 weights for each of the 4 pixels that a doubling makes of one, twice, and Φ on three vectors."""
     sizes = [(N // 2**k, B // 2**k) for k in range(5, 0, -1)]
-    decoders = 2 * sum(height * width * 4 * 9 for height, width in sizes)
+    decoders = 2 * sum(height * width * 4 * 4 for height, width in sizes)
     inputs = 3 * (B + M) + 3 * M * N + (B + 2 * M) * sizes[0][0] * sizes[0][1]
     vlista = VLISTA(_dictionary(), M, prior_width=2, augmentation="adaptive", anchored=True)
     expected = MODELS["a-dlista adaptive"][1] + 2 * N * B + 3 * (inputs + decoders)

@@ -17,10 +17,11 @@ def test_it_is_the_transposed_convolution_forward_and_backward(
     with torch.random.fork_rng(devices=[]):
         ours = Doubling(*channels, kernel).double()
     x = torch.randn(2, channels[0], 5, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    x.requires_grad_()
     theirs = nn.functional.conv_transpose2d(x, ours.weight, ours.bias, stride=2, padding=padding, output_padding=extra)
     assert theirs.shape[2:] == (10, 12)
     assert torch.allclose(ours(x), theirs, atol=1e-12)
-    parameters = list(ours.parameters())
+    parameters = [x, *ours.parameters()]
     for got, expected in zip(
         torch.autograd.grad(ours(x).square().sum(), parameters),
         torch.autograd.grad(theirs.square().sum(), parameters),

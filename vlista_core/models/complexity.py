@@ -10,6 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from vlista_core.linops import DenseMap, LinearMap
 from vlista_core.models.base import UnfoldedModel
+from vlista_core.models.posterior import Doubling
 
 
 @dataclass(frozen=True)
@@ -40,9 +41,16 @@ def macs(model: UnfoldedModel, measurements: int, length: int) -> int:
     Products with Φ and Ψ, convolutions, linear layers, Cholesky factors and triangular solves with matrices count; elementwise
     work and solves with one vector do not.
     """
-    with FlopCounterMode(display=False, custom_mapping=_FACTORISATIONS) as counter:
-        model(*inputs(measurements, length, 1, model.dtype))
-    return int(counter.get_total_flops()) // 2
+    outputs: list[int] = []
+    single = [part for part in model.modules() if isinstance(part, Doubling) and part.single]
+    hooks = [part.register_forward_hook(lambda _, __, image: outputs.append(image.numel())) for part in single]
+    try:
+        with FlopCounterMode(display=False, custom_mapping=_FACTORISATIONS) as counter:
+            model(*inputs(measurements, length, 1, model.dtype))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return int(counter.get_total_flops()) // 2 + _TAPS * sum(outputs)
 
 
 def best_ms(run: Callable[[], object], *, repeats: int = 5) -> float:
@@ -63,6 +71,8 @@ def inputs(m: int, n: int, batch: int, dtype: torch.dtype = torch.float32) -> tu
     return y, DenseMap(phi), torch.zeros(batch, dtype=dtype.to_real())
 
 
+_TAPS = 4
+"""Of the sixteen weights of a single-channel doubling, those that a pixel of its output sees."""
 _FACTORISATIONS = {
     torch.ops.aten.linalg_cholesky_ex: lambda matrix, *_, **__: 2 * (matrix[-1] ** 3 // 6),
     torch.ops.aten.linalg_solve_triangular: lambda matrix, right, *_, **__: (

@@ -9,7 +9,8 @@ of 1024²: reduce it where that is too much.
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +29,7 @@ class Doubling(nn.ConvTranspose2d):
 
     Entry 2j + a of the output sees the inputs j + d through the taps k = a + p - 2d, p the padding: the even and the odd
     entries are two ordinary convolutions. So it is computed as one to four times the channels and a shuffle of pixels, which on
-    a CPU and with few channels is several times faster than torch's own.
+    a CPU and with few channels is several times faster than torch's own; from one channel to one, by `SingleDoubling`.
     """
 
     def __init__(self, inputs: int, outputs: int, kernel: int) -> None:
@@ -41,9 +42,13 @@ class Doubling(nn.ConvTranspose2d):
         inside = torch.tensor([[k if 0 <= k < kernel else kernel for k in row] for row in taps])
         self.register_buffer("taps", inside, persistent=False)
         self._edges = (-first, last, -first, last)
+        self.single = (inputs, outputs, kernel) == (1, 1, 4)
 
     def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:
         """[batch, inputs, h, w] -> [batch, outputs, 2h, 2w]."""
+        if self.single:
+            doubled: Tensor = SingleDoubling.apply(input[:, 0], self.weight[0, 0], self.bias)  # type: ignore[no-untyped-call]
+            return doubled[:, None]
         padded = nn.functional.pad(self.weight, (0, 1, 0, 1))
         phases = padded[:, :, self.taps][..., self.taps]  # [inputs, outputs, a, d, a', d']
         kernel = phases.permute(1, 2, 4, 0, 3, 5).flatten(0, 2)
@@ -53,6 +58,51 @@ class Doubling(nn.ConvTranspose2d):
         phased = moved.view(size, -1, 2, 2, height, width)
         # The plain permutation takes a third of the time of torch's pixel_shuffle, and gives the same.
         return phased.permute(0, 1, 4, 2, 5, 3).reshape(size, -1, 2 * height, 2 * width)
+
+
+class SingleDoubling(torch.autograd.Function):
+    """`Doubling` of one channel with a kernel of 4×4, as shifted multiply-adds both ways: bound by memory alone.
+
+    With its backward pass it takes a fifth of the time of a convolution of so few channels.
+    """
+
+    TAPS = (((1, 0), (3, -1)), ((2, 0), (0, 1)))
+    """For even and odd entries of the output: (tap, shift of the input) pairs."""
+
+    @staticmethod
+    def forward(ctx: Any, image: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        """image: [batch, h, w], weight: [4, 4], bias: [1] -> [batch, 2h, 2w]."""
+        batch, height, width = image.shape
+        padded = nn.functional.pad(image, (1, 1, 1, 1))
+        ctx.save_for_backward(padded, weight)
+        out = image.new_empty(batch, height, 2, width, 2)
+        for row, column in itertools.product((0, 1), (0, 1)):
+            total = bias.expand(batch, height, width).clone()
+            for tap, window in SingleDoubling.windows(row, column, height, width):
+                total.addcmul_(padded[window], weight[tap])
+            out[:, :, row, :, column] = total
+        return out.view(batch, 2 * height, 2 * width)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Gradients of image, weight and bias from that of the output, [batch, 2h, 2w]."""
+        padded, weight = ctx.saved_tensors
+        batch, height, width = padded.shape[0], padded.shape[1] - 2, padded.shape[2] - 2
+        phases = gradients[0].reshape(batch, height, 2, width, 2)
+        to_padded, to_weight = torch.zeros_like(padded), torch.zeros_like(weight)
+        for row, column in itertools.product((0, 1), (0, 1)):
+            phase = phases[:, :, row, :, column].contiguous()
+            for tap, window in SingleDoubling.windows(row, column, height, width):
+                to_padded[window].addcmul_(phase, weight[tap])
+                to_weight[tap] = (padded[window] * phase).sum()
+        return to_padded[:, 1:-1, 1:-1], to_weight, phases.sum().view(1)
+
+    @staticmethod
+    def windows(row: int, column: int, height: int, width: int) -> Iterator[tuple[tuple[int, int], tuple[slice, ...]]]:
+        """(tap of the kernel, window of the padded input that it multiplies) of the entries of one parity."""
+        taps = SingleDoubling.TAPS
+        for (i, down), (j, right) in itertools.product(taps[row], taps[column]):
+            yield (i, j), (slice(None), slice(1 + down, 1 + down + height), slice(1 + right, 1 + right + width))
 
 
 class DictionaryDecoders(nn.Module):
