@@ -177,7 +177,7 @@ def test_the_elbo_is_the_sum_of_its_terms() -> None:
     prior = torch.distributions.Normal(0.0, 1.0)
     assert torch.allclose(bound.divergence, torch.distributions.kl_divergence(posterior, prior).sum((1, 2)))
     loss = model.training_loss(batch, generator=torch.Generator().manual_seed(1))
-    assert torch.allclose(loss, -(bound.log_likelihood - 1e-3 * bound.divergence).mean() / 40)
+    assert torch.allclose(loss, -(bound.log_likelihood - 1e-3 * bound.divergence).mean())
 
 
 def test_complex_likelihood_integrates_to_one() -> None:
@@ -225,7 +225,7 @@ def test_samples_give_the_mean_and_the_variance_and_do_not_depend_on_the_batch()
     assert out.variance is not None
     assert out.samples.shape == (5, *batch.signal.shape)
     assert torch.allclose(out.signal, out.samples.mean(0))
-    assert torch.allclose(out.variance, out.samples.var(0), atol=1e-12)
+    assert torch.allclose(out.variance, out.samples.var(0) + 0.1**2, atol=1e-7)
     assert float(out.variance.min()) >= 0
     assert float(out.variance.max()) > 0
     part = batch.select(torch.tensor([4, 1]))

@@ -59,7 +59,7 @@ Made = Recipe[AnyProblem] | Callable[[AnyProblem, int], Fitted]
 
 def started(model: AnyModel, problem: Problem, seed: int) -> AnyModel:
     """The model with its start from training draws."""
-    model.start_from(problem.sample(256, seed=seed, split="train", start=FROM))
+    model.start_from(problem.sample(model.start_samples, seed=seed, split="train", start=FROM))
     return model
 
 

@@ -19,6 +19,9 @@ Loss = Literal["mse", "relative", "log"]
 class UnfoldedModel(nn.Module, Estimator, Configured):
     """A network of a few ISTA-like layers: `forward` is the plain core, `estimate` checks its inputs and calls it."""
 
+    start_samples: int = 256
+    """Training samples that `start_from` asks for."""
+
     def __init__(
         self,
         layers: int,

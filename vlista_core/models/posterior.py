@@ -1,7 +1,7 @@
 """The networks of VLISTA: q(Ψ_t | x_{t-1}, y, Φ) and the prior p(Ψ_t | Ψ_{t-1}), which is used in training only.
 
-Posterior: x and y pass a convolution of width 3 each, Φ one over its rows; the three are joined, mapped to a coarse image of
-the dictionary and grown by five transposed convolutions to [n, b]. At n = b = 1024, m = 500: 2,076,851 weights, the paper's
+Posterior: x and y pass a convolution of width 3 each, Φ one over its rows; the three are rectified, so that their sizes are
+linear in what follows, joined, mapped to a coarse image of the dictionary and grown by five transposed convolutions to [n, b]. At n = b = 1024, m = 500: 2,076,851 weights, the paper's
 2.08 M. Prior: an encoder of three convolutions 3×3 and decoders of three transposed ones 7×7, all of stride 2, with width,
 2·width and 4·width channels. Width 32 has 1,099,522 weights, the paper's 1.10 M, and costs 27 G multiplications per dictionary
 of 1024²: reduce it where that is too much.
@@ -10,7 +10,7 @@ of 1024²: reduce it where that is too much.
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,8 @@ from vlista_core.models.distributions import DictionaryDistribution
 
 _DOUBLINGS = 5
 _BLOCK_ENTRIES = 2**22
+_BOTTLENECK, _RAW_SPREAD = 0.3, 0.2
+"""Where `Posterior.start_from` starts: the factor of the bottleneck's weights, the spread of the raw map of deviations."""
 
 
 class Doubling(nn.ConvTranspose2d):
@@ -108,16 +110,22 @@ class SingleDoubling(torch.autograd.Function):
 class DictionaryDecoders(nn.Module):
     """Two decoders of features, for the centre and for the raw maps of a distribution of dictionaries [n, b]."""
 
+    raw_decoder: nn.Module
+    """From features to the raw maps."""
+
     def __init__(self, family: type[DictionaryDistribution], *, is_complex: bool) -> None:
         super().__init__()
         self.family, self.is_complex, self.parts = family, is_complex, 2 if is_complex else 1
 
-    def add_decoders(self, sizes: Sequence[int], kernel: int) -> None:
-        """sizes: channels before each transposed convolution."""
-        self.centre_decoder, self.raw_decoder = (
-            _stack([Doubling(*pair, kernel) for pair in itertools.pairwise((*sizes, last))])[:-1]
-            for last in (self.parts, self.family.RAW_MAPS)
-        )
+    def add_decoders(self, sizes: Sequence[int], kernel: int, *, constant: bool = False) -> None:
+        """sizes: channels before each transposed convolution; constant: see `Posterior`."""
+
+        def decoder(last: int) -> nn.Sequential:
+            *layers, _ = _stack([Doubling(*pair, kernel) for pair in itertools.pairwise((*sizes, last))])
+            return nn.Sequential(*layers)
+
+        self.centre_decoder = decoder(self.parts)
+        self.raw_decoder = Constant(self.family.RAW_MAPS) if constant else decoder(self.family.RAW_MAPS)
 
     def start(self, generator: torch.Generator, *, spread: float, deviation: float) -> None:
         """Draw all weights; the centre starts `spread` times as large, the standard deviations at `deviation`."""
@@ -125,9 +133,10 @@ class DictionaryDecoders(nn.Module):
         starts = (spread, [0.0] * self.parts), (0.1, self.family.raw_start(deviation))
         with torch.no_grad():
             for decoder, (scale, start) in zip((self.centre_decoder, self.raw_decoder), starts, strict=True):
-                weight, bias = list(decoder.parameters())[-2:]
-                weight.mul_(scale)
+                *_, bias = decoder.parameters()
                 bias.copy_(torch.tensor(start))
+                if isinstance(decoder, nn.Sequential):
+                    cast(Doubling, decoder[-1]).weight.mul_(scale)
 
     def decode(self, features: Tensor, n: int, atoms: int) -> DictionaryDistribution:
         """The distribution of dictionaries [n, atoms]. features: [batch, channels, height, width]."""
@@ -136,8 +145,24 @@ class DictionaryDecoders(nn.Module):
         return self.family.from_raw(torch.view_as_complex(pairs) if self.is_complex else centre[:, 0], raw)
 
 
+class Constant(nn.Module):
+    """Raw maps that are the same for every sample, layer and entry."""
+
+    def __init__(self, maps: int) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(maps))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """[batch, ...] -> [batch, maps, 1, 1]."""
+        return self.bias[:, None, None].expand(len(features), -1, -1, -1)
+
+
 class Posterior(DictionaryDecoders):
-    """A distribution of the given family over the dictionary of each sample."""
+    """A distribution of the given family over the dictionary of each sample.
+
+    With `constant` deviations its width is one learned number (for each raw map of the family) in place of a map for each
+    sample: the control that shows what the map is worth.
+    """
 
     def __init__(
         self,
@@ -150,8 +175,10 @@ class Posterior(DictionaryDecoders):
         is_complex: bool = False,
         deviation: float = 0.01,
         spread: float = 1.0,
+        constant: bool = False,
     ) -> None:
-        """deviation: where the standard deviations start; spread: root mean square of the entries of the mean at the start."""
+        """deviation: where the standard deviations start; spread: what the last layer of the mean's decoder starts with;
+        `start_from` finds better starts for both."""
         super().__init__(family, is_complex=is_complex)
         self.length, self.atoms = length, atoms
         self.code_layer = nn.Conv1d(self.parts, 1, 3, padding=1)
@@ -160,21 +187,46 @@ class Posterior(DictionaryDecoders):
         self.row_bias = nn.Parameter(torch.zeros(1))
         self.coarse = math.ceil(length / 2**_DOUBLINGS), math.ceil(atoms / 2**_DOUBLINGS)
         self.bottleneck = nn.Linear(atoms + measurements * (1 + self.parts), self.coarse[0] * self.coarse[1])
-        self.add_decoders([1] * _DOUBLINGS, 4)
+        self.add_decoders([1] * _DOUBLINGS, 4, constant=constant)
         self.start(generator, spread=spread, deviation=deviation)
         with torch.no_grad():
             self.row_weight.normal_(std=length**-0.5, generator=generator)
 
     def forward(self, code: Tensor, y: Tensor, phi: LinearMap) -> DictionaryDistribution:
         """code: [batch, b], y: [batch, m] -> a distribution of [batch, n, b]. Φ is only applied, to three vectors."""
+        return self.decode(self._features(code, y, phi), self.length, self.atoms)
+
+    def _features(self, code: Tensor, y: Tensor, phi: LinearMap) -> Tensor:
+        """What the decoders see: [batch, 1, height, width]."""
         size = y.shape[0]
-        features = [
+        inputs = [
             self.code_layer(to_channels(code)).flatten(1),
             self.measurement_layer(to_channels(y)).flatten(1),
             self._rows(phi).expand(size, -1),
         ]
-        coarse = torch.relu(self.bottleneck(torch.cat(features, dim=1))).view(size, 1, *self.coarse)
-        return self.decode(coarse, self.length, self.atoms)
+        return torch.relu(self.bottleneck(torch.relu(torch.cat(inputs, dim=1)))).view(size, 1, *self.coarse)
+
+    @torch.no_grad()
+    def start_from(self, y: Tensor, phi: LinearMap, deviation: float, generator: torch.Generator) -> None:
+        """Start where training can begin, as the paper does not say where: from y [batch, m] and Φ of some training samples.
+
+        The bottleneck starts with positive biases, beside which its inputs are small: a dictionary that samples share, and
+        which differs a little between them. Drawn layers shrink what passes them; the last one is scaled so that the atoms
+        have unit norms on average, and so that the raw map of deviations spreads by a fifth over the entries about `deviation`.
+        """
+        code = y.new_zeros(len(y), self.atoms)
+        self.bottleneck.weight.mul_(_BOTTLENECK)
+        self.bottleneck.bias.normal_(generator=generator).abs_()
+        features = self._features(code, y, phi)
+        raw = self.family.raw_start(deviation)
+        for decoder, spread, middle in (
+            (self.centre_decoder, self.length**-0.5, [0.0] * self.parts),
+            (self.raw_decoder, _RAW_SPREAD, raw),
+        ):
+            if isinstance(decoder, nn.Sequential):
+                cast(Doubling, decoder[-1]).weight.mul_(spread / float(decoder(features).std()))
+            *_, bias = decoder.parameters()
+            bias.add_(bias.new_tensor(middle) - decoder(features).mean((0, 2, 3)))
 
     def _rows(self, phi: LinearMap) -> Tensor:
         """A convolution of width 3 along the rows of Φ, n channels to one: Φ applied to three vectors, shifted and added."""

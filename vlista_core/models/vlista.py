@@ -3,6 +3,10 @@
 Ψ_t ~ q(Ψ_t | x_{t-1}, y, Φ), x_t = A-DLISTA layer with Ψ_t, s_t = D x_t with one learned decoder D. Training maximises
     ELBO = Σ_t E log N(s | s_t, δ²) - Σ_{t≥2} E KL(q(Ψ_t) ‖ p(Ψ_t | Ψ_{t-1})) - KL(q(Ψ_1) ‖ N(0, 1)).
 Images have no true code, so the likelihood acts on the signal. The prior is not used at inference.
+
+The paper leaves open and we chose: δ is learned with the rest, one for each layer, from the error of the start; all networks
+start as `start_from` says; the divergence from the conditional prior may be estimated from some samples of a batch, without
+bias, because the prior costs more than all else.
 """
 
 import math
@@ -10,14 +14,15 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vlista_core.dictionaries import LearnedMap
 from vlista_core.estimate import Estimate, Measurement
+from vlista_core.linalg import solve_hermitian
 from vlista_core.linops import DenseMap, LinearMap
 from vlista_core.models.adlista import build_augmentation
-from vlista_core.models.augmentation import Kind
-from vlista_core.models.base import UnfoldedModel
+from vlista_core.models.augmentation import Kind, PaperAugmentation
+from vlista_core.models.base import UnfoldedModel, store_matrix
 from vlista_core.models.distributions import FAMILIES, DictionaryDistribution, Gaussian, standard_gaussian
 from vlista_core.models.dlista import LikelihoodBlock
 from vlista_core.models.posterior import Posterior, Prior
@@ -25,6 +30,10 @@ from vlista_core.problems import Batch, check_count
 
 _CACHED = 2**20
 """Entries of the dictionaries that are drawn at a time: small enough to stay in cache; larger pieces take twice as long."""
+_FEW, _THRESHOLD = 64, 1e-3
+"""Of `start_from`: samples that scale the posterior, and the threshold in units of a step's root mean square."""
+_RIDGES = (1e-4, 1e-3, 1e-2, 1e-1)
+"""What `start_from` tries, in units of the mean power of a code."""
 _PIECES = 16
 """Pieces that share the noise of a draw: what is drawn once for all of them is a twentieth of the work."""
 
@@ -42,10 +51,10 @@ class Elbo:
 
 
 class Run(NamedTuple):
-    """What the layers did, from the first to the last: s_t [batch, n], x_T [batch, b], q(Ψ_t) and Ψ_t [batch, n, b]."""
+    """What the layers did, from the first to the last: s_t [batch, n], x_t [batch, b], q(Ψ_t) and Ψ_t [batch, n, b]."""
 
     signals: list[Tensor]
-    code: Tensor
+    codes: list[Tensor]
     posteriors: list[DictionaryDistribution]
     dictionaries: list[Tensor]
 
@@ -69,53 +78,92 @@ class VLISTA(UnfoldedModel):
         divergence_weight: float = 1e-3,
         draws: int = 1,
         prior_width: int = 32,
+        prior_share: int = 1,
         family: str = "gaussian",
         deviation: float = 0.01,
+        constant: bool = False,
         step: float | None = None,
         threshold: float | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
-        """dictionary: where the decoder D [n, b] starts; measurements: m; noise: δ of the likelihood; draws: Monte Carlo
-        samples of the ELBO; family: of the distributions, a name in FAMILIES; deviation: where the posterior's deviations
-        start; step, threshold: as in ADLISTA."""
+        """dictionary: where the decoder D [n, b] starts; measurements: m; noise: where δ of the likelihood starts; draws: Monte
+        Carlo samples of the ELBO; prior_share: one of so many samples of a batch estimates the divergence from the conditional
+        prior; family: of the distributions, a name in FAMILIES; deviation: where the posterior's deviations start; constant:
+        one learned deviation for all, the control; step, threshold: as in ADLISTA."""
         super().__init__(layers, dictionary.dtype, measurements=measurements, length=dictionary.shape[0])
         check_count("draws", draws)
+        check_count("prior_share", prior_share)
         if not noise > 0:
             raise ValueError(f"noise must be positive, got {noise}")
         if family not in FAMILIES:
             raise ValueError(f"family must be one of {', '.join(FAMILIES)}, got {family!r}")
         weights = generator if generator is not None else torch.Generator().manual_seed(0)
         self.forms_product = augmentation == "paper"
-        self.anchored, self.draws = anchored, draws
-        self.noise, self.divergence_weight = noise, divergence_weight
+        self.anchored, self.draws, self.prior_share, self.deviation = anchored, draws, prior_share, deviation
+        self.divergence_weight = divergence_weight
+        self.log_noise = nn.Parameter(torch.full((layers,), math.log(noise)))
         self.decoder = dictionary
         n, atoms = dictionary.shape
+        self.start_samples = 4 * atoms
         is_complex = dictionary.dtype.is_complex
         self.augmentation = build_augmentation(augmentation, layers, dictionary.dtype, step, threshold, weights)
         spread = 0.01 if anchored else n**-0.5
         kind, real = FAMILIES[family], dictionary.dtype.to_real()
         with torch.random.fork_rng(devices=[]):
             self.posterior = Posterior(
-                measurements, n, atoms, kind, weights, is_complex=is_complex, deviation=deviation, spread=spread
-            ).to(real)
+                measurements, n, atoms, kind, weights, is_complex=is_complex, deviation=deviation, spread=spread,
+                constant=constant,
+            ).to(real)  # fmt: skip
             self.prior = Prior(prior_width, kind, weights, is_complex=is_complex).to(real)
+
+    @property
+    def noise(self) -> Tensor:
+        """δ of each layer: [layers]."""
+        return torch.exp(self.log_noise)
+
+    @torch.no_grad()
+    def start_from(self, batch: Batch) -> None:
+        """The paper's VLISTA starts with a posterior as `Posterior.start_from` has it, a step of 1/(2‖ΦΨ‖²), next to no
+        threshold, the decoder that fits sampled codes of the batch best (by least squares with the ridge that three quarters of
+        the batch choose for the rest), and δ at the errors that are left. Ours, the anchored one, stays as built."""
+        if self.anchored:
+            return
+        generator = torch.Generator().manual_seed(0)
+        some = batch.select(torch.arange(min(len(batch), _FEW), device=batch.y.device))
+        self.posterior.start_from(some.y, some.phi, self.deviation, generator)
+        psi = DenseMap(self._posterior(batch.y.new_zeros(len(some), self.decoder.shape[1]), some.y, some.phi).mean)
+        step = 0.5 / float((some.phi @ psi).spectral_norm().square().mean())
+        gradient = psi.adjoint(some.phi.adjoint(some.y)).abs().square().mean().sqrt()
+        if isinstance(self.augmentation, PaperAugmentation):
+            self.augmentation.start(step, _THRESHOLD * step * float(gradient))
+        every, codes = torch.arange(len(batch), device=batch.y.device), []
+        for index in torch.split(every, max(1, _PIECES * _CACHED // math.prod(self.decoder.shape))):
+            part = batch.select(index)
+            codes.append(self.run(part.y, part.phi, part.noise_var, self._noise(len(part), generator)).codes)
+        layers = [torch.cat([part[t] for part in codes]) for t in range(self.layers)]
+        decoder = _ridge(layers[-1], batch.signal)
+        (entries,) = self.decoder.parameters()
+        store_matrix(entries, decoder)
+        errors = [(code @ decoder.mT - batch.signal).abs().square().mean() for code in layers]
+        self.log_noise.copy_(0.5 * torch.stack(errors).log())
 
     def forward(self, y: Tensor, phi: LinearMap, noise_var: Tensor) -> Estimate:
         """The estimate with the mean of the posterior for a dictionary in every layer: no sampling."""
-        signals, code, _, _ = self.run(y, phi, noise_var, None)
-        return Estimate(signals[-1], code, trajectory=tuple(signals))
+        run = self.run(y, phi, noise_var, None)
+        return Estimate(run.signals[-1], run.codes[-1], trajectory=tuple(run.signals))
 
     def estimate(
         self, y: Tensor, phi: LinearMap | Tensor, noise_var: Tensor | float, *, n_samples: int = 0, seed: int = 0
     ) -> Estimate:
-        """With n_samples = S: the mean of S reconstructions, each with its own dictionaries, their variance and themselves.
+        """With n_samples = S: the mean of S reconstructions, each with its own dictionaries, and themselves.
 
-        The noise of a draw is a function of (seed, draw, layer) and the same for every sample of a batch, so that an estimate
-        does not depend on what else is in the batch. S = 0 takes the mean dictionaries and gives no variance.
+        S = 1 is the paper's Algorithm 2; S = 0 takes the mean dictionaries. From S = 2 on there is a variance, that of the
+        model's predictions: of the reconstructions plus δ² of the likelihood. The noise of a draw is a function of (seed, draw,
+        layer) and the same for every sample of a batch, so that an estimate does not depend on what else is in the batch.
         """
         if n_samples == 0:
             return super().estimate(y, phi, noise_var)
-        check_count("n_samples", n_samples, least=2)
+        check_count("n_samples", n_samples)
         measured = Measurement.checked(y, phi, noise_var)
         self._check_fit(measured)
         piece = max(1, _CACHED // math.prod(self.decoder.shape))
@@ -123,7 +171,7 @@ class VLISTA(UnfoldedModel):
             groups = [self._samples(part, piece, n_samples, seed) for part in _split(measured, _PIECES * piece)]
             samples = torch.cat(groups, dim=1)
             mean = samples.mean(0)
-            variance = (samples - mean).abs().square().sum(0) / (n_samples - 1)
+            variance = samples.var(0) + self.noise[-1].square() if n_samples > 1 else None
         return Estimate(mean, variance=variance, samples=samples)
 
     def _samples(self, measured: Measurement, piece: int, n_samples: int, seed: int) -> Tensor:
@@ -135,7 +183,7 @@ class VLISTA(UnfoldedModel):
         draws = []
         for draw in range(n_samples):
             noise = self._noise(1, torch.Generator().manual_seed(seed * 1_000_003 + draw))
-            signals = [self.run(part.y, part.phi, part.noise_var, noise, first)[0][-1] for part, first in parts]
+            signals = [self.run(part.y, part.phi, part.noise_var, noise, first).signals[-1] for part, first in parts]
             draws.append(torch.cat(signals))
         return torch.stack(draws)
 
@@ -144,18 +192,31 @@ class VLISTA(UnfoldedModel):
         likelihood, divergence = torch.zeros_like(batch.noise_var), torch.zeros_like(batch.noise_var)
         for _ in range(self.draws):
             noise = self._noise(len(batch), generator)
-            signals, _, posteriors, dictionaries = self.run(batch.y, batch.phi, batch.noise_var, noise)
-            for signal in signals:
-                likelihood = likelihood + gaussian_log_likelihood(batch.signal, signal, self.noise) / self.draws
-            first = posteriors[0].divergence(standard_gaussian(dictionaries[0]), dictionaries[0])
-            later = map(self.prior.divergence, posteriors[1:], dictionaries[1:], dictionaries)
-            divergence = divergence + sum(later, first) / self.draws
+            run = self.run(batch.y, batch.phi, batch.noise_var, noise)
+            for signal, deviation in zip(run.signals, self.noise, strict=True):
+                likelihood = likelihood + gaussian_log_likelihood(batch.signal, signal, deviation) / self.draws
+            divergence = divergence + sum(self.divergences(run)) / self.draws
         return Elbo(likelihood, divergence)
 
+    def divergences(self, run: Run) -> list[Tensor]:
+        """KL of the posterior of each layer from its prior: [batch] each.
+
+        With a `prior_share`, those from the second layer on are those of the first samples for all: the batch has the right
+        mean over all batches, single samples have not.
+        """
+        first = run.posteriors[0].divergence(standard_gaussian(run.dictionaries[0]), run.dictionaries[0])
+        some = slice(0, math.ceil(len(first) / self.prior_share))
+        posteriors = [posterior.select(some) for posterior in run.posteriors]
+        dictionaries = [dictionary[some] for dictionary in run.dictionaries]
+        later = list(map(self.prior.divergence, posteriors[1:], dictionaries[1:], dictionaries))
+        return [first, *(each if self.prior_share == 1 else each.mean().expand_as(first) for each in later)]
+
     def training_loss(self, batch: Batch, *, generator: torch.Generator) -> Tensor:
-        """-ELBO of a sample, the divergence weighted as the paper does, per signal entry."""
-        bound = self.elbo(batch, generator).value(self.divergence_weight)
-        return -bound.mean() / batch.signal.shape[1]
+        """-ELBO of a sample, the divergence weighted as the paper does.
+
+        It is not divided by n: Adam would not mind, but its weight decay would then outweigh the gradients of the posterior.
+        """
+        return -self.elbo(batch, generator).value(self.divergence_weight).mean()
 
     def _noise(self, batch: int, generator: torch.Generator) -> list[Tensor]:
         """Standard normal draws for each layer: [batch, n, b], on the device of the generator."""
@@ -179,15 +240,16 @@ class VLISTA(UnfoldedModel):
         decoder = self.decoder.frozen()
         block = LikelihoodBlock(y, phi, noise_var, self.augmentation)
         code = y.new_zeros(y.shape[0], decoder.shape[1])
-        signals, posteriors, dictionaries = [], [], []
+        run = Run([], [], [], [])
         for t in range(self.layers):
             posterior = first if t == 0 and first is not None else self._posterior(code, y, phi)
             psi = posterior.mean if noise is None else posterior.sample(noise[t].to(y.device))
             code = block.layer(DenseMap(psi)).code
-            signals.append(decoder.apply(code))
-            posteriors.append(posterior)
-            dictionaries.append(psi)
-        return Run(signals, code, posteriors, dictionaries)
+            run.signals.append(decoder.apply(code))
+            run.codes.append(code)
+            run.posteriors.append(posterior)
+            run.dictionaries.append(psi)
+        return run
 
 
 def _split(measured: Measurement, size: int) -> list[Measurement]:
@@ -196,7 +258,25 @@ def _split(measured: Measurement, size: int) -> list[Measurement]:
     return [measured.select(index) for index in torch.split(every, size)]
 
 
-def gaussian_log_likelihood(signal: Tensor, mean: Tensor, deviation: float) -> Tensor:
-    """log N(signal | mean, δ²I), circular where complex. [batch, n] -> [batch]."""
-    spread = torch.full_like(signal[:1, :1].real, deviation)
-    return Gaussian(mean[:, None], spread[None]).log_density(signal[:, None])
+def gaussian_log_likelihood(signal: Tensor, mean: Tensor, deviation: Tensor | float) -> Tensor:
+    """log N(signal | mean, δ²I), circular where complex. [batch, n], δ a scalar -> [batch]."""
+    spread = signal.real.new_ones(1, 1, 1) * deviation
+    return Gaussian(mean[:, None], spread).log_density(signal[:, None])
+
+
+def _ridge(codes: Tensor, signals: Tensor) -> Tensor:
+    """D with DX ≈ S by least squares, the ridge chosen on the last quarter. [samples, b], [samples, n] -> [n, b]."""
+    precise = torch.complex128 if codes.is_complex() else torch.float64
+    x, s = codes.to(precise), signals.to(precise)
+    cut = len(x) - len(x) // 4
+    power = float(x.abs().square().mean())
+    identity = torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
+
+    def fit(count: int, ridge: float) -> Tensor:
+        gram = x[:count].mH @ x[:count] + ridge * power * count * identity
+        return solve_hermitian(gram[None], (x[:count].mH @ s[:count])[None])[0].mT
+
+    def error(ridge: float) -> float:
+        return float((x[cut:] @ fit(cut, ridge).mT - s[cut:]).abs().square().sum())
+
+    return fit(len(x), min(_RIDGES, key=error)).to(codes.dtype)
