@@ -35,20 +35,26 @@ def sample_generators(seed: int, split: Split, indices: Sequence[int], stream: s
     torch's Mersenne Twister takes 32 bits of seed. For one `seed` and `stream` the map (split, index) -> 32 bits is a
     permutation, so training, validation and test draws cannot coincide, nor can two samples.
     """
-    if split not in _SPLITS:
-        raise ValueError(f"split must be one of {', '.join(_SPLITS)}, got {split!r}")
-    if not isinstance(seed, int) or seed < 0:
-        raise ValueError(f"seed must be a non-negative integer, got {seed!r}")
+    number = split_number(seed, split)
     key, multiplier = np.random.SeedSequence([seed, *stream.encode()]).generate_state(2)
     generators = []
     for index in indices:
         if not 0 <= index < _INDEX_LIMIT:
             raise ValueError(f"index must be in [0, {_INDEX_LIMIT}), got {index}")
-        word = (_SPLITS.index(split) << 30 | index) ^ int(key)
+        word = (number << 30 | index) ^ int(key)
         word = word * (int(multiplier) | 1) & _MASK
         word = (word ^ word >> 16) * 0x7FEB352D & _MASK
         generators.append(torch.Generator().manual_seed(word ^ word >> 15))
     return generators
+
+
+def split_number(seed: int, split: Split) -> int:
+    """The split as a number, or a ValueError where it or the seed is none that draws can have."""
+    if split not in _SPLITS:
+        raise ValueError(f"split must be one of {', '.join(_SPLITS)}, got {split!r}")
+    if not isinstance(seed, int) or seed < 0:
+        raise ValueError(f"seed must be a non-negative integer, got {seed!r}")
+    return _SPLITS.index(split)
 
 
 def for_each_sample(draw: Callable[[int], object], count: int, *, threads: int | None = None) -> None:

@@ -306,6 +306,46 @@ def test_plateau_divides_the_rates_by_ten_after_patience_validations() -> None:
     assert rates == pytest.approx([1e-2, 1e-2, 1e-2, 1e-3, 1e-3, 1e-4, 1e-4, 1e-5])
 
 
+def test_the_rates_are_divided_as_often_as_allowed() -> None:
+    result = trained(ToyModel(), steps=8, validate_every=1, patience=2, drops=1, metric=lambda signal, batch: 1.0)
+    assert [record.learning_rate for record in result.history] == pytest.approx([1e-2] * 3 + [1e-3] * 5)
+    assert (result.drops, result.ended, result.steps) == (1, "budget", 8)
+
+
+def test_training_ends_at_the_plateau_after_the_last_drop_on_demand() -> None:
+    settings: dict[str, Any] = {"validate_every": 2, "patience": 2, "drops": 2, "until_plateau": True}
+    result = trained(ToyModel(), **settings, steps=500, metric=lambda signal, batch: 1.0)
+    assert (result.ended, result.drops, len(result.history), result.steps) == ("plateau", 2, 7, 14)
+    figures = iter([5.0, 5.0, 5.0, 5.0, 5.0, 5.0, 4.0, 4.0, 4.0])  # The best comes after the last drop.
+    later = trained(
+        ToyModel(), **settings, steps=500, validation_samples=16, metric=lambda signal, batch: next(figures)
+    )
+    assert (later.ended, later.best_step, later.steps) == ("plateau", 14, 18)
+    short = trained(ToyModel(), **settings, steps=12, metric=lambda signal, batch: 1.0)
+    assert (short.ended, short.steps) == ("budget", 12)
+
+
+def test_a_run_until_the_plateau_resumes_bit_for_bit_and_stays_ended(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"steps": 500, "validate_every": 2, "patience": 1, "learning_rate": 0.3, "drops": 2}
+    settings |= {"until_plateau": True, "validation_samples": 16}
+    whole, broken, resumed, again = (ToyModel(noise=1e-3) for _ in range(4))
+    result = trained(whole, **settings)
+    assert result.ended == "plateau"
+    problem = ToyProblem()
+    problem.fails_from = 16 * (result.steps - 2)  # After the last drop, before the end.
+    with pytest.raises(OSError, match="the data is gone"):
+        trained(broken, problem, **settings, checkpoint=tmp_path / "run")
+    assert run_state(tmp_path / "run")["result"]["drops"] == 2
+    problem.fails_from = None
+    gone_on = trained(resumed, problem, **settings, checkpoint=tmp_path / "run", resume=True)
+    assert same(weights(whole), weights(resumed))
+    assert (gone_on.ended, gone_on.steps, gone_on.drops) == ("plateau", result.steps, 2)
+    problem.calls = []
+    assert trained(again, problem, **settings, checkpoint=tmp_path / "run", resume=True).ended == "plateau"
+    assert problem.calls == []
+    assert same(weights(whole), weights(again))
+
+
 def test_plateau_counts_from_the_best_and_from_the_last_drop() -> None:
     assert not plateau([3.0, 2.0, 2.5], 0, 2)
     assert plateau([3.0, 2.0, 2.5, 2.1], 0, 2)
@@ -490,6 +530,11 @@ def test_a_checkpoint_that_cannot_be_a_file_is_refused_before_training(tmp_path:
         ({"steps": 1, "precision": "16"}, "^precision must be '32-true' or 'bf16-mixed', got '16'$"),
         ({"steps": 1, "training_samples": 5}, "training_samples must be at least batch_size, 128, got 5"),
         ({"steps": 1, "checkpoint_every": 150}, "checkpoint_every must be a multiple of validate_every, 100, got 150"),
+        ({"steps": 1, "drops": 0}, "^drops must be greater than 0, got 0$"),
+        (
+            {"steps": 1, "until_plateau": True, "schedule": "cosine"},
+            "^until_plateau=True needs schedule='plateau', got 'cosine'$",
+        ),
         ({"steps": 1, "slices": 3}, "slices must divide batch_size, 128, got 3"),
         ({"steps": 1, "retries": -1}, "^retries must be greater than or equal to 0, got -1$"),
         ({"steps": 1, "metric": "ssim"}, "^metric must be callable, got 'ssim'$"),

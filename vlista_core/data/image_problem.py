@@ -1,14 +1,15 @@
 """Images seen through random matrices: the paper's MNIST and CIFAR-10 problems."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
+from vlista_core.counter import Device, normals, sample_keys, uniforms
 from vlista_core.data.image_set import ImageData
-from vlista_core.draws import Split, for_each_sample, sample_generators
+from vlista_core.draws import Split
 from vlista_core.linops import DenseMap, GroupedMap, LinearMap
 from vlista_core.problems import Batch, Problem, check_count
 
@@ -37,6 +38,8 @@ class ImageProblem(Problem):
     """One matrix, drawn from this seed, serves every sample of every split."""
     classes: tuple[int, ...] | None = None
     """Only images with these labels."""
+    device: Device = field(default="cpu", compare=False)
+    """Where every tensor is made; the draws are the same on each."""
 
     def __post_init__(self) -> None:
         check_count("rows", self.rows)
@@ -66,7 +69,7 @@ class ImageProblem(Problem):
     def offset(self) -> Tensor:
         """What is subtracted from images, the mean training image or nothing: [n]."""
         if not self.centred:
-            return torch.zeros(self.signal_length)
+            return torch.zeros(self.signal_length, device=self.device)
         images = self._images["train"]
         total = torch.stack([part.sum(0, dtype=torch.float64) for part in torch.split(images, 4096)]).sum(0)
         return (total / (255.0 * len(images))).float().flatten()
@@ -83,8 +86,7 @@ class ImageProblem(Problem):
         """The one matrix [m, n] of a fixed-Φ problem; None where Φ varies."""
         if self.fixed_phi_seed is None:
             return None
-        [generator] = sample_generators(self.fixed_phi_seed, "train", [0], stream="fixed phi")
-        return self._draw_matrix(torch.empty(self.rows, self.signal_length), generator)
+        return self._matrices(range(1), self.fixed_phi_seed, "train", "fixed phi")[0]
 
     def sample(
         self, count: int, *, seed: int, split: Split = "test", start: int = 0, snr_db: float | None = None
@@ -97,18 +99,18 @@ class ImageProblem(Problem):
         noise_var = self.noise_variance(self.snr_db if snr_db is None else snr_db)
         y = phi.apply(signal)
         if noise_var > 0:
-            draws = sample_generators(seed, split, indices, stream="image noise")
-            y += math.sqrt(noise_var) * torch.stack([torch.randn(self.rows, generator=draw) for draw in draws])
-        return Batch(signal, y, phi, torch.full((count,), noise_var))
+            keys = sample_keys(seed, split, indices, stream="image noise", device=self.device)
+            y += normals(keys, (self.rows,), std=math.sqrt(noise_var))
+        return Batch(signal, y, phi, torch.full((count,), noise_var, device=self.device))
 
     def signals(self, indices: range, *, seed: int, split: Split) -> Tensor:
         """The true signals: [len(indices), n]."""
         images = self._images[split]
         if split == "train":
-            draws = sample_generators(seed, split, indices, stream="image")
-            chosen = torch.cat([torch.randint(len(images), (1,), generator=draw) for draw in draws])
+            keys = sample_keys(seed, split, indices, stream="image", device=self.device)
+            chosen = (uniforms(keys, 1)[:, 0] * len(images)).ceil().long() - 1
         else:
-            chosen = torch.tensor(indices) % len(images)
+            chosen = self._range(indices) % len(images)
         return images[chosen].flatten(1).float() / 255.0 - self.offset
 
     def images(self, signal: Tensor) -> Tensor:
@@ -121,17 +123,19 @@ class ImageProblem(Problem):
 
     @cached_property
     def _images(self) -> dict[Split, Tensor]:
-        """The images of each split, uint8 [images, height, width]."""
+        """The images of each split, uint8 [images, height, width], put on the device once."""
         cut = len(self.data.train) - min(HELD_OUT, len(self.data.train) // 10)
         labelled: dict[Split, tuple[Tensor, Tensor]] = {
             "train": (self.data.train[:cut], self.data.train_labels[:cut]),
             "validation": (self.data.train[cut:], self.data.train_labels[cut:]),
             "test": (self.data.test, self.data.test_labels),
         }
-        if self.classes is None:
-            return {split: images for split, (images, _) in labelled.items()}
-        wanted = torch.tensor(self.classes)
-        return {split: images[torch.isin(labels, wanted)] for split, (images, labels) in labelled.items()}
+        if self.classes is not None:
+            wanted = torch.tensor(self.classes)
+            labelled = {
+                split: (images[torch.isin(labels, wanted)], labels) for split, (images, labels) in labelled.items()
+            }
+        return {split: images.to(self.device) for split, (images, _) in labelled.items()}
 
     def _phi(self, indices: range, seed: int, split: Split) -> LinearMap:
         fixed = self.fixed_phi
@@ -139,12 +143,15 @@ class ImageProblem(Problem):
             return DenseMap(fixed)
         members = self.sharing if split == "train" else 1
         numbers = range(indices.start // members, (indices.stop - 1) // members + 1)
-        generators = sample_generators(seed, split, numbers, stream="image phi")
-        matrices = torch.empty(len(numbers), self.rows, self.signal_length)
-        for_each_sample(lambda k: self._draw_matrix(matrices[k], generators[k]), len(numbers))
+        matrices = self._matrices(numbers, seed, split, "image phi")
         if indices.start % members or len(indices) % members:
-            return DenseMap(matrices[torch.tensor(indices) // members - numbers.start])
+            return DenseMap(matrices[self._range(indices) // members - numbers.start])
         return DenseMap(matrices) if members == 1 else GroupedMap(matrices, members)
 
-    def _draw_matrix(self, matrix: Tensor, generator: torch.Generator) -> Tensor:
-        return matrix.normal_(std=1.0 / math.sqrt(self.rows), generator=generator)
+    def _matrices(self, numbers: range, seed: int, split: Split, stream: str) -> Tensor:
+        """Φ of each number: [len(numbers), m, n]."""
+        keys = sample_keys(seed, split, numbers, stream=stream, device=self.device)
+        return normals(keys, (self.rows, self.signal_length), std=1.0 / math.sqrt(self.rows))
+
+    def _range(self, indices: range) -> Tensor:
+        return torch.arange(indices.start, indices.stop, device=self.device)

@@ -1,12 +1,13 @@
 """Sparse vectors seen through random matrices: the paper's synthetic problem and the standard benchmarks."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from vlista_core.draws import Split, for_each_sample, sample_generators
+from vlista_core.counter import Device, normals, sample_keys, uniforms
+from vlista_core.draws import Split
 from vlista_core.linops import DenseMap
 from vlista_core.problems import Batch, Problem, check_count
 
@@ -33,6 +34,8 @@ class SyntheticProblem(Problem):
     """E‖Φx‖²/E‖n‖² over the ensemble, in dB; None is noiseless."""
     fixed_phi_seed: int | None = None
     dtype: torch.dtype = torch.float32
+    device: Device = field(default="cpu", compare=False)
+    """Where every tensor is made; the draws are the same on each."""
 
     def __post_init__(self) -> None:
         check_count("length", self.length)
@@ -55,24 +58,21 @@ class SyntheticProblem(Problem):
     ) -> Batch:
         check_count("count", count)
         check_count("start", start, least=0)
-        generators = sample_generators(seed, split, range(start, start + count), stream="synthetic")
-        signal = torch.zeros(count, self.length, dtype=self.dtype)
-        noise = torch.empty(count, self.rows, dtype=self.dtype)
+        indices = range(start, start + count)
+
+        def keys(stream: str) -> Tensor:
+            return sample_keys(seed, split, indices, stream=f"synthetic {stream}", device=self.device)
+
+        values = normals(keys("values"), (self.length,), dtype=self.dtype)
+        signal = values.masked_fill_(~self._active(uniforms(keys("support"), self.length)), 0.0)
         fixed = self.fixed_phi()
-        matrices = torch.empty(count, self.rows, self.length, dtype=self.dtype) if fixed is None else fixed
-
-        def draw(position: int) -> None:
-            generator = generators[position]
-            self._draw_code(signal[position], generator)
-            noise[position].normal_(generator=generator)
-            if fixed is None:
-                _draw_matrix(matrices[position], generator, self.unit_columns)
-
-        for_each_sample(draw, count)
-        phi = DenseMap(matrices)
+        phi = DenseMap(self._matrices(keys("phi")) if fixed is None else fixed)
         noise_var = self.noise_variance(self.snr_db if snr_db is None else snr_db)
-        y = phi.apply(signal) + math.sqrt(noise_var) * noise
-        return Batch(signal, y, phi, torch.full((count,), noise_var, dtype=signal.real.dtype), code=signal)
+        y = phi.apply(signal)
+        if noise_var > 0:
+            y = y + normals(keys("noise"), (self.rows,), dtype=self.dtype, std=math.sqrt(noise_var))
+        variances = torch.full((count,), noise_var, dtype=signal.real.dtype, device=self.device)
+        return Batch(signal, y, phi, variances, code=signal)
 
     def noise_variance(self, snr_db: float | None) -> float:
         """E|n|² per entry for an SNR defined over the ensemble: E‖Φx‖² = E‖x‖² for columns of unit mean square."""
@@ -85,20 +85,22 @@ class SyntheticProblem(Problem):
         """The one matrix [m, n] of a fixed-Φ problem; None where Φ varies."""
         if self.fixed_phi_seed is None:
             return None
-        matrix = torch.empty(self.rows, self.length, dtype=self.dtype)
-        [generator] = sample_generators(self.fixed_phi_seed, "train", [0], stream="fixed phi")
-        _draw_matrix(matrix, generator, self.unit_columns)
-        return matrix
+        return self._matrices(
+            sample_keys(self.fixed_phi_seed, "train", range(1), stream="fixed phi", device=self.device)
+        )[0]
 
-    def _draw_code(self, code: Tensor, generator: torch.Generator) -> None:
-        """Fill one sample [n] in place."""
+    def _active(self, chances: Tensor) -> Tensor:
+        """Which entries are not zero. chances: uniform numbers [batch, n]."""
         if self.nonzeros is None:
-            active = torch.rand(self.length, generator=generator, dtype=torch.float64) < self.sparsity
-        else:
-            active = torch.zeros(self.length, dtype=torch.bool)
-            active[torch.randperm(self.length, generator=generator)[: self.nonzeros]] = True
-        values = torch.randn(self.length, generator=generator, dtype=self.dtype)
-        code.copy_(torch.where(active, values, torch.zeros_like(values)))
+            return chances <= self.sparsity
+        return chances <= chances.kthvalue(self.nonzeros, dim=1, keepdim=True).values
+
+    def _matrices(self, keys: Tensor) -> Tensor:
+        """Φ of each key [batch, 2]: N(0, 1/m), columns scaled to norm 1 on demand; [batch, m, n]."""
+        matrices = normals(keys, (self.rows, self.length), dtype=self.dtype, std=1.0 / math.sqrt(self.rows))
+        if self.unit_columns:
+            matrices /= torch.linalg.vector_norm(matrices, dim=1, keepdim=True)
+        return matrices
 
 
 def benchmark(name: str, *, snr_db: float | None = 40.0, fixed_phi_seed: int | None = None) -> SyntheticProblem:
@@ -111,12 +113,3 @@ def benchmark(name: str, *, snr_db: float | None = 40.0, fixed_phi_seed: int | N
         raise ValueError(f"name must be one of {', '.join(lengths)}, got {name!r}")
     n = lengths[name]
     return SyntheticProblem(length=n, rows=250, sparsity=50 / n, snr_db=snr_db, fixed_phi_seed=fixed_phi_seed)
-
-
-def _draw_matrix(matrix: Tensor, generator: torch.Generator, unit_columns: bool) -> None:
-    """Fill one Φ [m, n] in place with N(0, 1/m), columns scaled to norm 1 on demand."""
-    matrix.normal_(generator=generator)
-    if unit_columns:
-        matrix.div_(torch.linalg.vector_norm(matrix, dim=0))
-    else:
-        matrix.mul_(1.0 / math.sqrt(matrix.shape[0]))

@@ -37,8 +37,6 @@ FAILURE_DROP = 0.5
 """A non-finite loss, gradient or validation figure halves the learning rates."""
 PLATEAU_DROP = 0.1
 """A plateau divides the rates by ten, as in the paper."""
-PLATEAU_FLOOR = 1e-3
-"""Plateaus lower the rates no further than to this share of where they started."""
 
 
 class Work:
@@ -97,7 +95,7 @@ class Loop:
         self._started = time.perf_counter() - self.result.seconds
 
     def run(self, path: Path | None, run: Mapping[str, Json], report: Report) -> None:
-        """Train until the budget is spent, at least one step, and leave the best weights in the model; rank 0 writes `path`."""
+        """Train for at least one step until it is over, and leave the best weights in the model; rank 0 writes `path`."""
         result, plan = self.result, self.plan
         self.model.train()
         first, over = True, self._over()
@@ -143,8 +141,10 @@ class Loop:
         return min(1.0, seconds / max(plan.seconds - self._validation_seconds, 1e-9))
 
     def _over(self) -> bool:
-        """Whether the steps are done, or there is no time left for one more step and the validation after it."""
+        """Whether the last plateau is reached, the steps are done, or one more step and its validation do not fit the time."""
         seconds, plan = self._elapsed(), self.plan
+        if self.result.ended == "plateau":
+            return True
         if plan.seconds is None:
             return self.result.steps >= (plan.total_steps or 1)
         return seconds + self._step_seconds + self._validation_seconds >= plan.seconds
@@ -217,11 +217,14 @@ class Loop:
         if self.best is None or value < result.best_validation:
             result.best_validation, result.best_step = value, result.steps
             self.best = self.good.model
-        if plan.schedule == "plateau" and result.scale * PLATEAU_DROP >= PLATEAU_FLOOR * (1 - 1e-9):
-            figures = [record.validation for record in result.history]
-            if plateau(figures, result.plateau_from, plan.patience):
+        figures = [record.validation for record in result.history]
+        if plan.schedule == "plateau" and plateau(figures, result.plateau_from, plan.patience):
+            if result.drops < plan.drops:
+                result.drops += 1
                 result.scale *= PLATEAU_DROP
                 result.plateau_from = len(figures)
+            elif plan.until_plateau:
+                result.ended = "plateau"
 
     def _fail(self, what: str) -> None:
         """Put the last good state back and halve the rates, or give up."""
@@ -276,19 +279,18 @@ def validate(model: nn.Module, batches: Iterable[Batch], metric: "Metric | None"
     """
     if not isinstance(model, Estimator):
         raise ValueError(f"model must be an Estimator to be validated, got {type(model).__name__}")
-    sums = torch.zeros(2, dtype=torch.float64)
+    sums = torch.zeros(2, dtype=torch.float64, device=fabric.device)
     model.eval()
     for batch in batches:
         moved = batch.to(fabric.device)
         signal = model.estimate(moved.y, moved.phi, moved.noise_var).signal
         if metric is None:
             error, energy = (signal - moved.signal).abs(), moved.signal.abs()
-            pair = float(error.double().square().sum()), float(energy.double().square().sum())
+            sums += torch.stack([error.double().square().sum(), energy.double().square().sum()])
         else:
-            pair = len(batch) * float(metric(signal, moved)), float(len(batch))
-        sums += torch.tensor(pair, dtype=torch.float64)
+            sums += sums.new_tensor([len(batch) * float(metric(signal, moved)), len(batch)])
     model.train()
-    total = fabric.all_reduce(sums.to(fabric.device), reduce_op="sum")
+    total = fabric.all_reduce(sums, reduce_op="sum")
     ratio = float(total[0] / total[1])
     if not math.isfinite(ratio):
         return math.nan

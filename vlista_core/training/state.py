@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import cast
+from typing import Literal, cast
 
 import torch
 from pydantic import TypeAdapter, ValidationError
@@ -54,6 +54,10 @@ class TrainingResult:
     """Product of all drops of the learning rates."""
     plateau_from: int = 0
     """The plateau rule looks at the history from here on."""
+    drops: int = 0
+    """How often a plateau has divided the rates."""
+    ended: Literal["budget", "plateau"] = "budget"
+    """Why training ended: the budget was spent, or the last plateau was reached (`until_plateau`)."""
 
 
 @dataclass

@@ -57,7 +57,11 @@ class Trainer:
     """L2 term of Adam, of groups that have no "weight_decay"."""
     schedule: Schedule = "plateau"
     patience: PositiveInt = 5
-    """Validations without a new best before a plateau divides the rates by ten (at most three times)."""
+    """Validations without a new best before a plateau divides the rates by ten."""
+    drops: PositiveInt = 3
+    """How often a plateau may divide the rates."""
+    until_plateau: bool = False
+    """End at the plateau after the last drop; the budget is then the most that training may take."""
     warmup: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
     """Share of the budget over which the rates rise from zero."""
     clip_norm: PositiveFloat | None = None
@@ -96,6 +100,8 @@ class Trainer:
             raise ValueError(f"training_samples must be at least batch_size, {size}, got {samples}")
         if every is not None and every % least:
             raise ValueError(f"checkpoint_every must be a multiple of validate_every, {least}, got {every}")
+        if self.until_plateau and self.schedule != "plateau":
+            raise ValueError(f"until_plateau=True needs schedule='plateau', got {self.schedule!r}")
         if size % self.slices:
             raise ValueError(f"slices must divide batch_size, {size}, got {self.slices}")
         return self
