@@ -10,7 +10,7 @@ import torch
 
 from vlista_core.data.image_problem import ImageProblem
 from vlista_core.data.image_set import ImageData
-from vlista_core.experiments import image_models, images
+from vlista_core.experiments import baselines, image_models, images
 from vlista_core.experiments.image_models import MODELS
 from vlista_core.experiments.images import ImageTable, Mnist, MnistFixed
 from vlista_core.experiments.recipes import Recipe
@@ -38,8 +38,8 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     data = _toy()
     monkeypatch.setattr(images, "images_of", lambda name, folder: data)
     monkeypatch.setattr(image_models, "START_IMAGES", 300)
-    monkeypatch.setattr(image_models, "SPARSE_IMAGES", 100)
-    monkeypatch.setattr(image_models, "COVARIANCE_IMAGES", 300)
+    monkeypatch.setattr(baselines, "SPARSE_IMAGES", 100)
+    monkeypatch.setattr(baselines, "COVARIANCE_IMAGES", 300)
     monkeypatch.setattr(image_models, "WARM", _tiny(image_models.WARM, 16))
     for name, made in MODELS.items():
         if isinstance(made, Recipe):

@@ -1,4 +1,4 @@
-"""How each row of the image tables is made: solvers by grid search on validation images, networks by training.
+"""How each row of the image tables is made: networks by training here, the others in `baselines`.
 
 What the paper leaves open and we chose, for all rows alike:
 images in [0, 1] less the mean training image; fresh training draws for ever; estimates cut to [0, 1]; networks learn from SSIM
@@ -7,10 +7,8 @@ Learned dictionaries start at the scaled principal directions of training images
 """
 
 import itertools
-import math
-from collections.abc import Callable
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,36 +16,25 @@ import torch
 from torch import Tensor, nn
 
 from vlista_core.data.image_problem import ImageProblem
-from vlista_core.data.image_set import ImageData
 from vlista_core.dictionaries import (
     LearnedDictionary,
     principal_directions,
     scaled_principal,
-    sparse_pca,
-    wavelet,
 )
-from vlista_core.estimate import Estimate, Estimator, Measurement
 from vlista_core.experiments import recipes
+from vlista_core.experiments.baselines import make_bcs, make_ista, make_lmmse, training_signals
 from vlista_core.experiments.image_loss import negative_ssim, train
 from vlista_core.experiments.recipes import FROM, Fitted, Made, Recipe, started
-from vlista_core.gaussian import DenseCovariance, condition
-from vlista_core.linops import IdentityMap, LinearMap
 from vlista_core.models import ADLISTA, ALISTA, DLISTA, LISTA, NALISTA, VLISTA, UnfoldedModel
 from vlista_core.models.base import inverse_softplus, store_matrix
 from vlista_core.models.fixed_dictionary import analytic_weights
-from vlista_core.solvers import BCS, ISTA, select_hyperparameters
-from vlista_core.solvers.selection import Value
 
 LAYERS = 3
-ANALYTIC_LAYERS = 12
-"""Of ALISTA and NALISTA, which have two numbers per layer."""
-START_IMAGES, COVARIANCE_IMAGES, SPARSE_IMAGES = 20_000, 20_000, 2000
-_SPARSE_ATOMS = 256
+ANALYTIC_LAYERS = {"alista": LAYERS, "nalista": LAYERS, "alista-12": 12, "nalista-12": 12}
+"""Of ALISTA and NALISTA as the paper has them, and of ours: with two numbers per layer, more layers cost little."""
+START_IMAGES = 20_000
 _STEPS, _LEVELS = (0.01, 0.03, 0.1, 0.2, 0.4, 0.7, 1.0), (0.1, 0.5, 1.0, 2.0, 3.0, 4.0, 1000.0)
 """Steps, and thresholds in units of the mean of such a step, that NALISTA may start with."""
-_CHUNK = 25
-_LEAST_NOISE = 1e-6
-"""Of the mean power of a measurement: what stands in for noise where there is none."""
 
 
 class _Whitened(NamedTuple):
@@ -79,68 +66,6 @@ def fit(model: str, problem: ImageProblem, seed: int, weights: Path) -> Fitted:
     )
 
 
-def training_signals(problem: ImageProblem, seed: int, count: int) -> Tensor:
-    """Signals of training draws: [count, n]."""
-    return problem.signals(range(FROM, FROM + count), seed=seed, split="train")
-
-
-class LinearMMSE(Estimator):
-    """ŝ = CΦᵀ(ΦCΦᵀ + σ²I)⁻¹y with the covariance C of training images and the actual Φ: the best linear estimate.
-
-    The paper does not have it. It knows no sparsity and learns nothing, but it inverts a matrix for every image.
-    """
-
-    def __init__(self, covariance: Tensor) -> None:
-        """covariance: [n, n]."""
-        self.covariance = covariance
-
-    def estimate(self, y: Tensor, phi: LinearMap | Tensor, noise_var: Tensor | float) -> Estimate:
-        measured, prior = Measurement.checked(y, phi, noise_var), DenseCovariance(self.covariance[None])
-        parts = (measured.select(some) for some in torch.split(torch.arange(len(measured.y)), _CHUNK))
-        return Estimate(torch.cat([condition(prior, part, floor=_LEAST_NOISE).mean for part in parts]))
-
-
-def make_lmmse(problem: ImageProblem, seed: int) -> Fitted:
-    signals = training_signals(problem, seed, COVARIANCE_IMAGES)
-    return LinearMMSE(signals.mT @ signals / len(signals)), {}
-
-
-def make_ista(basis: str, problem: ImageProblem, seed: int) -> Fitted:
-    """ISTA on a fixed dictionary, its penalty and number of iterations those with the best SSIM on validation images.
-
-    Its step is 1/‖ΦΨ‖² as it is for large Gaussian Φ, ‖Φ‖ ≈ 1 + √(n/m).
-    """
-    psi = BASES[basis](problem, seed)
-    norm = (1.0 + math.sqrt(problem.signal_length / problem.measurements)) * float(psi.spectral_norm())
-    grid: dict[str, tuple[Value, ...]] = {
-        "dictionary": (psi,), "step": (norm**-2,), "penalty": (0.001, 0.003, 0.01, 0.03, 0.1), "iterations": (10, 30, 100)
-    }  # fmt: skip
-    found = select_hyperparameters(ISTA, grid, problem, partial(negative_ssim, problem), count=32, seed=seed)
-    return found.solver, {"penalty": found.solver.penalty, "iterations": found.solver.iterations}
-
-
-def make_bcs(problem: ImageProblem, seed: int) -> Fitted:
-    """BCS on the basis, canonical or wavelet, that validation images prefer; its noise floor is a hundredth of E|y|²."""
-    bases = {name: BASES[name](problem, seed) for name in ("canonical", "wavelet")}
-    grid: dict[str, tuple[Value, ...]] = {"dictionary": tuple(bases.values()), "noise_floor": (1e-2,)}
-    found = select_hyperparameters(BCS, grid, problem, partial(negative_ssim, problem), count=12, seed=seed)
-    return found.solver, {"basis": next(name for name, basis in bases.items() if basis is found.solver.dictionary)}
-
-
-@lru_cache(maxsize=1)
-def _sparse_components(data: ImageData, seed: int) -> LinearMap:
-    """The same for every number of measurements, and slow to find."""
-    images = training_signals(ImageProblem(data=data, rows=1, centred=True), seed, SPARSE_IMAGES)
-    return sparse_pca(images, min(_SPARSE_ATOMS, images.shape[1] // 2), iterations=5, seed=seed)
-
-
-BASES: dict[str, Callable[[ImageProblem, int], LinearMap]] = {
-    "canonical": lambda problem, seed: IdentityMap(problem.signal_length),
-    "wavelet": lambda problem, seed: wavelet(*problem.side),
-    "spca": lambda problem, seed: _sparse_components(problem.data, seed),
-}
-
-
 def build(name: str, problem: ImageProblem, seed: int) -> UnfoldedModel:
     """The network called `name`, started and untrained.
 
@@ -165,11 +90,11 @@ def build(name: str, problem: ImageProblem, seed: int) -> UnfoldedModel:
             root = directions * (power + chosen.shrinkage * power.mean()).sqrt()
             psi = LearnedDictionary(root, scaled=chosen.scaled)
             model = ADLISTA(psi, layers=LAYERS, covariance=root @ root.mT, generator=generator)
-        case "alista":
+        case "alista" | "alista-12":
             weights, directions = _analytic(problem, seed)
-            model = ALISTA(weights, layers=ANALYTIC_LAYERS, dictionary=directions)
-        case "nalista":
-            return _nalista(problem, seed, generator)
+            model = ALISTA(weights, layers=ANALYTIC_LAYERS[name], dictionary=directions)
+        case "nalista" | "nalista-12":
+            return _nalista(problem, seed, generator, ANALYTIC_LAYERS[name])
         case "vlista":
             return _vlista(problem, seed, generator)
         case _:
@@ -207,10 +132,10 @@ def _analytic(problem: ImageProblem, seed: int) -> tuple[Tensor, Tensor]:
     return analytic_weights((problem.fixed_phi @ directions).double()).float(), directions
 
 
-def _nalista(problem: ImageProblem, seed: int, generator: torch.Generator) -> NALISTA:
+def _nalista(problem: ImageProblem, seed: int, generator: torch.Generator, layers: int) -> NALISTA:
     """NALISTA that starts from the best of a grid of constant steps and thresholds; images are not as sparse as it expects."""
     weights, directions = _analytic(problem, seed)
-    model = NALISTA(weights, layers=ANALYTIC_LAYERS, dictionary=directions, generator=generator)
+    model = NALISTA(weights, layers=layers, dictionary=directions, generator=generator)
     started(model, problem, seed)
     batch = problem.sample(256, seed=seed, split="train", start=FROM)
 
@@ -252,7 +177,9 @@ MODELS: dict[str, Made[ImageProblem]] = {
     "spca": partial(make_ista, "spca"),
     "lista": Recipe(200, 2e-4, validations=10),
     "alista": Recipe(40, 2e-3, validations=6),
+    "alista-12": Recipe(40, 2e-3, validations=6),
     "nalista": Recipe(60, 2e-4, validations=6),
+    "nalista-12": Recipe(60, 2e-4, validations=6),
     "dlista": Recipe(500, 5e-4, validations=10),
     "a-dlista": Recipe(120, 5e-4, sharing=64, validations=4, validation_samples=64),
     "a-dlista-adaptive": Recipe(

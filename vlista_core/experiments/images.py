@@ -10,6 +10,7 @@ from torch import Tensor
 from vlista_core.data.image_problem import ImageProblem
 from vlista_core.data.images import load_images
 from vlista_core.estimate import Estimator
+from vlista_core.experiments.baselines import affordable_images
 from vlista_core.experiments.curves import Curve, draw_panels
 from vlista_core.experiments.experiment import (
     STANDS_FOR,
@@ -104,7 +105,8 @@ class ImageTable(ImageExperiment):
     def run(self, cell: Cell, context: Context) -> Row:
         model, m, seed = identity(cell)
         estimator, problem, details = self.fitted(self.images, self.name, cell, context, fixed=self.fixed)
-        found = measure(estimator, problem, seed, self.test_images_bcs if model == "bcs" else self.test_images)
+        wanted = self.test_images_bcs if model == "bcs" else self.test_images
+        found = measure(estimator, problem, seed, affordable_images(estimator, problem, wanted))
         return {**found, **details, **_time_to_printed(details, compared(self.name, model, m))}
 
     def tables(self, frame: pd.DataFrame) -> list[Table]:

@@ -7,7 +7,7 @@ from vlista_core.solvers.fista import FISTA
 from vlista_core.solvers.iht import IHT
 from vlista_core.solvers.ista import ISTA
 from vlista_core.solvers.omp import OMP
-from vlista_core.solvers.selection import Selection, select_hyperparameters
+from vlista_core.solvers.selection import Selection, TunedLasso, Widened, select_hyperparameters, tune_lasso, widen
 from vlista_core.solvers.vamp import VAMP
 
 SOLVERS: dict[str, type[Solver]] = {
@@ -39,6 +39,10 @@ __all__ = [
     "VAMP",
     "Selection",
     "Solver",
+    "TunedLasso",
+    "Widened",
     "get_solver",
     "select_hyperparameters",
+    "tune_lasso",
+    "widen",
 ]

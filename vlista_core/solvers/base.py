@@ -2,7 +2,7 @@
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 
 import torch
@@ -41,12 +41,15 @@ class Solver(Estimator):
                 raise ValueError(f"{name} must be positive and finite, got {value}")
 
     def estimate(self, y: Tensor, phi: LinearMap | Tensor, noise_var: Tensor | float) -> Estimate:
+        with torch.no_grad():
+            return self.solve(*self.system(y, phi, noise_var))
+
+    def system(self, y: Tensor, phi: LinearMap | Tensor, noise_var: Tensor | float) -> tuple[Measurement, LinearMap]:
+        """The arguments of `solve`, from checked inputs."""
         measured = Measurement.checked(y, phi, noise_var)
         identity = IdentityMap(measured.phi.shape[1], measured.phi.dtype, measured.phi.device)
         dictionary = identity if self.dictionary is None else self.dictionary
-        system = Measurement(measured.y, measured.phi @ dictionary, measured.noise_var)
-        with torch.no_grad():
-            return self.solve(system, dictionary)
+        return Measurement(measured.y, measured.phi @ dictionary, measured.noise_var), dictionary
 
     @abstractmethod
     def solve(self, system: Measurement, dictionary: LinearMap) -> Estimate:
@@ -54,11 +57,18 @@ class Solver(Estimator):
 
 
 def iterate(system: Measurement, start: State, step: Step, iterations: int) -> tuple[State, Tensor]:
-    """Repeat `step` until every sample says it is done, at most `iterations` times.
+    """Repeat `step` until every sample says it is done, at most `iterations` times: the last of `iterate_to`."""
+    [found] = iterate_to(system, start, step, [iterations])
+    return found
+
+
+def iterate_to(system: Measurement, start: State, step: Step, counts: Sequence[int]) -> Iterator[tuple[State, Tensor]]:
+    """The state after each of the rising `counts` of steps, of one run; each is what `iterate` would give.
 
     `start` is a tuple of tensors [batch, ...]; `step(system, state, t)` returns the next state and who is done, [batch]
     bool. A sample keeps the state at which it was done, whatever the others do, and leaves the batch once half have
-    finished, so that it costs nothing more. Returns the final state and the number of steps each sample took.
+    finished, so that it costs nothing more. Yields the state and the number of steps each sample took. A step that changes
+    its state in place changes what was yielded.
     """
     size = system.y.shape[0]
     device = system.y.device
@@ -67,29 +77,30 @@ def iterate(system: Measurement, start: State, step: Step, iterations: int) -> t
     place = torch.arange(size, device=device)
     final, state = (*start, taken), start
     check_every = 8 if device.type == "cuda" else 1
-    finished = 0
-    # On the meta device there are no values that could converge: two steps show shapes and devices.
-    for t in range(min(iterations, 2) if done.is_meta else iterations):
-        proposed, now_done = step(system, state, t)
-        state = proposed if finished == 0 else _keep_where(done, state, proposed)
-        taken = taken + (~done).to(taken.dtype)
-        done = done | now_done
-        if done.is_meta or (t + 1) % check_every:
-            finished = -1
-            continue
-        finished = int(done.sum())
-        if finished == done.shape[0]:
-            break
-        if 2 * finished >= done.shape[0]:
-            final = _put(final, place[done], (*state, taken), done)
-            rest = ~done
-            system, place, taken = system.select(rest), place[rest], taken[rest]
-            state = tuple(value[rest] for value in state)
-            done, finished = done[rest], 0
-    if place.shape[0] == size:
-        return state, taken
-    *state_of_all, taken = _put(final, place, (*state, taken), torch.ones_like(done))
-    return tuple(state_of_all), taken
+    finished, t = 0, 0
+    for count in counts:
+        # On the meta device there are no values that could converge: two steps show shapes and devices.
+        while t < (min(count, 2) if done.is_meta else count) and finished < done.shape[0]:
+            proposed, now_done = step(system, state, t)
+            state = proposed if finished == 0 else _keep_where(done, state, proposed)
+            taken = taken + (~done).to(taken.dtype)
+            done = done | now_done
+            t += 1
+            if done.is_meta or t % check_every:
+                finished = -1
+                continue
+            finished = int(done.sum())
+            if done.shape[0] > finished >= done.shape[0] / 2:
+                final = _put(final, place[done], (*state, taken), done)
+                rest = ~done
+                system, place, taken = system.select(rest), place[rest], taken[rest]
+                state = tuple(value[rest] for value in state)
+                done, finished = done[rest], 0
+        if place.shape[0] == size:
+            yield state, taken
+        else:
+            *state_of_all, taken_by_all = _put(final, place, (*state, taken), torch.ones_like(done))
+            yield tuple(state_of_all), taken_by_all
 
 
 def _keep_where(done: Tensor, old: State, new: State) -> State:
