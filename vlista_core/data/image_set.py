@@ -2,10 +2,11 @@
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from vlista_core.data.download import Files, Source
 from vlista_core.files import UnwritableError, write_bytes
@@ -34,6 +35,16 @@ class ImageData:
         for split, (images, labels) in splits.items():
             if len(images) != len(labels):
                 raise ValueError(f"{self.name} has {len(images)} {split} images but {len(labels)} labels")
+
+    def halved(self) -> "ImageData":
+        """The same images with half the height and width: means of 2×2 pixels, rounded."""
+        return replace(self, train=_halved(self.train), test=_halved(self.test))
+
+
+def _halved(images: Tensor) -> Tensor:
+    """uint8 [samples, height, width] -> [samples, height / 2, width / 2]."""
+    parts = (nn.functional.avg_pool2d(part.float(), 2).round().to(torch.uint8) for part in torch.split(images, 4096))
+    return torch.cat([*parts])
 
 
 @dataclass(frozen=True)

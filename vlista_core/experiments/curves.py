@@ -19,13 +19,17 @@ LOOKS = {
     "nalista": Look(_ORANGE, ">", MIXED),
     "nalista-per-sample": Look(_ORANGE, "h", DOTTED),
     "bcs": Look(_PURPLE, "d"),
+    "alista-12": Look(_ORANGE, "1"),
+    "nalista-12": Look(_ORANGE, "2", MIXED),
     "vlista": Look(_PURPLE, "P", MIXED),
+    "vlista-constant": Look(_PURPLE, "x", DOTTED),
+    "vlista-anchored": Look(_PURPLE, "*"),
     "dlista": Look(_BLUE, "^", MIXED),
     "a-dlista": Look(_BLUE, "o", strong=True),
     "a-dlista-adaptive": Look("#00365c", "*", strong=True),
 }
-BAYESIAN = {"vlista": _PURPLE, "bcs": _GREY}
-"""Colours where these two are alone."""
+BAYESIAN = {"vlista": _PURPLE, "vlista-constant": _ORANGE, "bcs": _GREY}
+"""Colours where these are alone."""
 _OTHER = Look("#b00020", "$+$")
 
 

@@ -16,7 +16,7 @@ from vlista_core.study import Cell, Row, Study, Table
 from vlista_core.study.tables import decibels
 from vlista_core.tensorfile import Json
 
-STANDS_FOR = {"a-dlista-adaptive": "a-dlista"}
+STANDS_FOR = {"a-dlista-adaptive": "a-dlista", "vlista-anchored": "vlista"}
 """Models of ours that the paper does not have -> the model of the paper whose figure is shown beside them, marked."""
 
 
@@ -38,6 +38,10 @@ class Experiment(Study):
         parts = [self.name, model, f"m{m}", f"s{seed}", *(f"{key}-{cell[key]}" for key in cell if key not in known)]
         return ".".join(re.sub(r"[^\w.+-]", "_", part) for part in parts)
 
+    def printed_for(self, model: str, measurements: int) -> tuple[float, float] | None:
+        """What a row is compared with; None where the paper prints nothing."""
+        return compared(self.name, model, measurements)
+
     def describe(self, cell: Cell, row: Row) -> str:
         """The figure, the printed one, how long training took."""
         (model, m, _), value = identity(cell), row[self.figure]
@@ -49,7 +53,7 @@ class Experiment(Study):
             diverged=diverged if isinstance(diverged, int) else None,
         )
         words = f"{self.figure.replace('_', ' ')} {shown}"
-        if (paper := compared(self.name, model, m)) is not None:
+        if (paper := self.printed_for(model, m)) is not None:
             words += f" (paper {paper[0]:.3f})"
         if isinstance(budget := row.get("budget"), dict):
             words += f", trained in {budget['seconds']:.0f} s"

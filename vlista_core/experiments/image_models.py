@@ -1,12 +1,14 @@
 """How each row of the image tables is made: networks by training here, the others in `baselines`.
 
-What the paper leaves open and we chose, for all rows alike:
-images in [0, 1] less the mean training image; fresh training draws for ever; estimates cut to [0, 1]; networks learn from SSIM
-and squared error together (VLISTA, after a start of that kind, from its ELBO), where the paper has squared error alone.
-Learned dictionaries start at the scaled principal directions of training images.
+What the paper leaves open and we chose, for all rows alike: images in [0, 1] less the mean training image; fresh training draws
+for ever; estimates cut to [0, 1]. Networks are trained by one of two recipes. That of the paper is in `paper_recipe`. Ours:
+networks learn from SSIM and squared error together, `image_loss` (the anchored VLISTA, after a start of that kind, from its
+ELBO); learned dictionaries start at the scaled principal directions of training images; 8 to 32 images of a batch share a Φ; the
+rate falls along a cosine over a fixed number of steps; the weights with the best SSIM on validation images are kept.
 """
 
 import itertools
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,10 +23,10 @@ from vlista_core.dictionaries import (
     principal_directions,
     scaled_principal,
 )
-from vlista_core.experiments import recipes
+from vlista_core.experiments import paper_recipe, recipes
 from vlista_core.experiments.baselines import make_bcs, make_ista, make_lmmse, training_signals
 from vlista_core.experiments.image_loss import negative_ssim, train
-from vlista_core.experiments.recipes import FROM, Fitted, Made, Recipe, started
+from vlista_core.experiments.recipes import FROM, Fitted, Recipe, started
 from vlista_core.models import ADLISTA, ALISTA, DLISTA, LISTA, NALISTA, VLISTA, UnfoldedModel
 from vlista_core.models.base import inverse_softplus, store_matrix
 from vlista_core.models.fixed_dictionary import analytic_weights
@@ -59,11 +61,31 @@ class _Whitened(NamedTuple):
         return cls(0.0, 3e-5)
 
 
-def fit(model: str, problem: ImageProblem, seed: int, weights: Path) -> Fitted:
-    """The estimator called `model`, ready for test images, and how it was made. weights: see `recipes.fit`."""
-    return recipes.fit(
-        MODELS[model], partial(build, model), problem, seed, weights, train, lambda validation: -validation
-    )
+def fit(model: str, recipe: str | None, problem: ImageProblem, seed: int, weights: Path) -> Fitted:
+    """The estimator called `model`, ready for test images, and how it was made. weights: see `recipes.fit`.
+
+    recipe: "paper" or "ours" for a network, None for what learns no weights. A network of the paper's recipe learns from Φ of
+    their own for every image, one of ours from as many as its recipe says.
+    """
+    if recipe is None:
+        return SOLVERS[model](problem, seed)
+    if recipe == "paper":
+        made, start = paper_recipe.recipe_for(model, problem), partial(paper_recipe.build, model)
+        return recipes.fit(made, start, problem, seed, weights, paper_recipe.train)
+    ours, shared = OURS[model], replace(problem, sharing=OURS[model].sharing)
+    return recipes.fit(ours, partial(build, model), shared, seed, weights, train, lambda validation: -validation)
+
+
+def recipes_of(model: str) -> tuple[str | None, ...]:
+    """The recipes by which a model can be made."""
+    if model in SOLVERS:
+        return (None,)
+    known = {"paper": paper_recipe.NETWORKS, "ours": OURS}
+    found = tuple(recipe for recipe, networks in known.items() if model in networks)
+    if not found:
+        every = (*SOLVERS, *paper_recipe.NETWORKS, *OURS)
+        raise ValueError(f"unknown model {model!r}; known are {', '.join(dict.fromkeys(every))}")
+    return found
 
 
 def build(name: str, problem: ImageProblem, seed: int) -> UnfoldedModel:
@@ -95,10 +117,10 @@ def build(name: str, problem: ImageProblem, seed: int) -> UnfoldedModel:
             model = ALISTA(weights, layers=ANALYTIC_LAYERS[name], dictionary=directions)
         case "nalista" | "nalista-12":
             return _nalista(problem, seed, generator, ANALYTIC_LAYERS[name])
-        case "vlista":
+        case "vlista-anchored":
             return _vlista(problem, seed, generator)
         case _:
-            raise ValueError(f"unknown network {name!r}; known are {', '.join(MODELS)}")
+            raise ValueError(f"unknown network {name!r}; known are {', '.join(OURS)}")
     return started(model, problem, seed)
 
 
@@ -171,22 +193,25 @@ def _vlista(problem: ImageProblem, seed: int, generator: torch.Generator) -> VLI
 
 WARM: Recipe[ImageProblem] = Recipe(200, 5e-4, validations=4)
 """How what VLISTA starts from is trained."""
-MODELS: dict[str, Made[ImageProblem]] = {
+SOLVERS: dict[str, Callable[[ImageProblem, int], Fitted]] = {
     "canonical": partial(make_ista, "canonical"),
     "wavelet": partial(make_ista, "wavelet"),
     "spca": partial(make_ista, "spca"),
+    "bcs": make_bcs,
+    "lmmse": make_lmmse,
+}
+"""Rows that learn no weights: (problem, seed) -> the estimator and how it was made."""
+OURS: dict[str, Recipe[ImageProblem]] = {
     "lista": Recipe(200, 2e-4, validations=10),
     "alista": Recipe(40, 2e-3, validations=6),
     "alista-12": Recipe(40, 2e-3, validations=6),
     "nalista": Recipe(60, 2e-4, validations=6),
     "nalista-12": Recipe(60, 2e-4, validations=6),
     "dlista": Recipe(500, 5e-4, validations=10),
-    "a-dlista": Recipe(120, 5e-4, sharing=64, validations=4, validation_samples=64),
+    "a-dlista": Recipe(500, 5e-4, validations=10),
     "a-dlista-adaptive": Recipe(
         300, lambda problem: _Whitened.chosen(problem).rate, sharing=32, validations=30, validation_samples=128
     ),
-    "bcs": make_bcs,
-    "lmmse": make_lmmse,
-    "vlista": Recipe(12, 2e-4, batch_size=8, sharing=8, validations=4, validation_samples=64, own_loss=True),
+    "vlista-anchored": Recipe(60, 2e-4, batch_size=32, validations=6, validation_samples=64, own_loss=True, slices=4),
 }
-"""Every row of the tables."""
+"""Networks by our recipe: 1 - SSIM + 5·(squared error), dictionaries that start at principal directions, some Φ shared."""

@@ -15,7 +15,7 @@ from torch import Tensor
 from vlista_core import checkpoint
 from vlista_core.estimate import Estimator
 from vlista_core.files import read_json, write_json
-from vlista_core.models import UnfoldedModel
+from vlista_core.models import VLISTA, UnfoldedModel
 from vlista_core.problems import Batch, Problem
 from vlista_core.study import Row
 from vlista_core.training import Trainer, TrainingResult
@@ -31,7 +31,7 @@ Fitted = tuple[Estimator, Row]
 
 @dataclass(frozen=True)
 class Recipe(Generic[AnyProblem]):
-    """How a network is trained."""
+    """How a network of ours is trained: a fixed number of steps, the rate falling along a cosine."""
 
     steps: int
     rate: float | Callable[[AnyProblem], float]
@@ -43,14 +43,21 @@ class Recipe(Generic[AnyProblem]):
     validation_samples: int = 256
     own_loss: bool = False
     """Whether the network learns from its own loss where the others have that of the experiment: VLISTA from its ELBO."""
+    slices: int = 1
+    """Parts of a batch that are computed one after another."""
 
     def trainer(self, problem: AnyProblem, *, warmup: float = 0.0, metric: Metric | None = None) -> Trainer:
         """metric: of validation draws, the lower the better; the loss if None."""
         return Trainer(
             steps=self.steps, batch_size=self.batch_size, schedule="cosine", warmup=warmup, clip_norm=1.0,
-            learning_rate=self.rate(problem) if callable(self.rate) else self.rate, metric=metric,
+            learning_rate=self.rate(problem) if callable(self.rate) else self.rate, metric=metric, slices=self.slices,
             validation_samples=self.validation_samples, validate_every=max(1, self.steps // self.validations),
         )  # fmt: skip
+
+    def told(self, problem: AnyProblem) -> Row:
+        """What a row says of the recipe."""
+        noted = ("sharing", "validations", "validation_samples", "own_loss")
+        return {"learning_rate": self.trainer(problem).learning_rate, **{key: getattr(self, key) for key in noted}}
 
 
 Made = Recipe[AnyProblem] | Callable[[AnyProblem, int], Fitted]
@@ -96,13 +103,13 @@ def fit(
     network = build(problem, seed)
     before = time.perf_counter() - start
     result = train(network, problem, made, seed, resume)
-    noted = ("sharing", "validations", "validation_samples", "own_loss")
     spent: Row = {"steps": result.steps, "batch_size": made.batch_size, "samples": result.steps * made.batch_size}
     details: Row = {
-        "recipe": {"learning_rate": made.trainer(problem).learning_rate, **{key: getattr(made, key) for key in noted}},
-        "budget": {**spent, "seconds": round(before + result.seconds, 2)},
+        "recipe": made.told(problem),
+        "budget": {**spent, "seconds": round(before + result.seconds, 2), "ended": result.ended},
         "parameters": sum(parameter.numel() for parameter in network.parameters()),
         "history": [[r.step, round(before + r.seconds, 2), round(figure(r.validation), 4)] for r in result.history],
+        **({"trace": [r.details for r in result.history]} if any(r.details for r in result.history) else {}),
     }
     write_json(beside, details)
     checkpoint.save(network, weights)
@@ -113,10 +120,15 @@ def fit(
 def estimate_test_draws(
     estimator: Estimator, problem: Problem, seed: int, count: int, batch: int
 ) -> tuple[Tensor, Tensor]:
-    """Estimates and true signals of the first `count` test draws, [count, n] each. batch: draws at once."""
+    """Estimates and true signals of the first `count` test draws, [count, n] each. batch: draws at once.
+
+    The paper's VLISTA draws one dictionary per layer, as its Algorithm 2 does; ours, the anchored one, takes the means.
+    """
+    sampled = isinstance(estimator, VLISTA) and not estimator.anchored
+    sampling = {"n_samples": 1, "seed": seed} if sampled else {}
     estimates, signals = [], []
     for start in range(0, count, batch):
         drawn = problem.sample(min(batch, count - start), seed=seed, split="test", start=start)
-        estimates.append(estimator.estimate(drawn.y, drawn.phi, drawn.noise_var).signal)
+        estimates.append(estimator.estimate(drawn.y, drawn.phi, drawn.noise_var, **sampling).signal)
         signals.append(drawn.signal)
     return torch.cat(estimates), torch.cat(signals)

@@ -22,7 +22,7 @@ from vlista_core.models.distributions import DictionaryDistribution
 
 _DOUBLINGS = 5
 _BLOCK_ENTRIES = 2**22
-_BOTTLENECK, _RAW_SPREAD = 0.3, 0.2
+_BOTTLENECK, _RAW_SPREAD = 0.1, 0.2
 """Where `Posterior.start_from` starts: the factor of the bottleneck's weights, the spread of the raw map of deviations."""
 
 

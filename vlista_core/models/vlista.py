@@ -4,9 +4,10 @@
     ELBO = Σ_t E log N(s | s_t, δ²) - Σ_{t≥2} E KL(q(Ψ_t) ‖ p(Ψ_t | Ψ_{t-1})) - KL(q(Ψ_1) ‖ N(0, 1)).
 Images have no true code, so the likelihood acts on the signal. The prior is not used at inference.
 
-The paper leaves open and we chose: δ is learned with the rest, one for each layer, from the error of the start; all networks
-start as `start_from` says; the divergence from the conditional prior may be estimated from some samples of a batch, without
-bias, because the prior costs more than all else.
+The paper leaves open and we chose: all networks start as `start_from` says; the divergence from the conditional prior may be
+estimated from some samples of a batch, without bias, because the prior costs more than all else. δ is a hyperparameter of the
+training, as printed: it says what doubt costs. What is left of the error when training is over is another number, which
+`fit_spread` takes from validation draws; the intervals of an estimate have both, the doubt and the rest.
 """
 
 import math
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from vlista_core.dictionaries import LearnedMap
 from vlista_core.estimate import Estimate, Measurement
@@ -86,10 +87,10 @@ class VLISTA(UnfoldedModel):
         threshold: float | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
-        """dictionary: where the decoder D [n, b] starts; measurements: m; noise: where δ of the likelihood starts; draws: Monte
-        Carlo samples of the ELBO; prior_share: one of so many samples of a batch estimates the divergence from the conditional
-        prior; family: of the distributions, a name in FAMILIES; deviation: where the posterior's deviations start; constant:
-        one learned deviation for all, the control; step, threshold: as in ADLISTA."""
+        """dictionary: where the decoder D [n, b] starts; measurements: m; noise: δ of the likelihood; draws: Monte Carlo
+        samples of the ELBO; prior_share: one of so many samples of a batch estimates the divergence from the conditional prior;
+        family: of the distributions, a name in FAMILIES; deviation: where the posterior's deviations start; constant: one
+        learned deviation for all, the control; step, threshold: as in ADLISTA."""
         super().__init__(layers, dictionary.dtype, measurements=measurements, length=dictionary.shape[0])
         check_count("draws", draws)
         check_count("prior_share", prior_share)
@@ -101,7 +102,9 @@ class VLISTA(UnfoldedModel):
         self.forms_product = augmentation == "paper"
         self.anchored, self.draws, self.prior_share, self.deviation = anchored, draws, prior_share, deviation
         self.divergence_weight = divergence_weight
-        self.log_noise = nn.Parameter(torch.full((layers,), math.log(noise)))
+        self.noise = noise
+        self.spread: Tensor
+        self.register_buffer("spread", torch.tensor(float(noise)))
         self.decoder = dictionary
         n, atoms = dictionary.shape
         self.start_samples = 4 * atoms
@@ -116,16 +119,11 @@ class VLISTA(UnfoldedModel):
             ).to(real)  # fmt: skip
             self.prior = Prior(prior_width, kind, weights, is_complex=is_complex).to(real)
 
-    @property
-    def noise(self) -> Tensor:
-        """δ of each layer: [layers]."""
-        return torch.exp(self.log_noise)
-
     @torch.no_grad()
     def start_from(self, batch: Batch) -> None:
         """The paper's VLISTA starts with a posterior as `Posterior.start_from` has it, a step of 1/(2‖ΦΨ‖²), next to no
-        threshold, the decoder that fits sampled codes of the batch best (by least squares with the ridge that three quarters of
-        the batch choose for the rest), and δ at the errors that are left. Ours, the anchored one, stays as built."""
+        threshold, and the decoder that fits sampled codes of the batch best (by least squares with the ridge that suits the last
+        quarter of the batch best). Ours, the anchored one, stays as built."""
         if self.anchored:
             return
         generator = torch.Generator().manual_seed(0)
@@ -139,13 +137,17 @@ class VLISTA(UnfoldedModel):
         every, codes = torch.arange(len(batch), device=batch.y.device), []
         for index in torch.split(every, max(1, _PIECES * _CACHED // math.prod(self.decoder.shape))):
             part = batch.select(index)
-            codes.append(self.run(part.y, part.phi, part.noise_var, self._noise(len(part), generator)).codes)
-        layers = [torch.cat([part[t] for part in codes]) for t in range(self.layers)]
-        decoder = _ridge(layers[-1], batch.signal)
+            codes.append(self.run(part.y, part.phi, part.noise_var, self.draw_noise(len(part), generator)).codes[-1])
         (entries,) = self.decoder.parameters()
-        store_matrix(entries, decoder)
-        errors = [(code @ decoder.mT - batch.signal).abs().square().mean() for code in layers]
-        self.log_noise.copy_(0.5 * torch.stack(errors).log())
+        store_matrix(entries, _ridge(torch.cat(codes), batch.signal))
+
+    @torch.no_grad()
+    def fit_spread(self, batch: Batch, *, n_samples: int = 16) -> None:
+        """Set `spread`, the root mean square of the error that the variance of the reconstructions does not explain."""
+        out = self.estimate(batch.y, batch.phi, batch.noise_var, n_samples=n_samples)
+        assert out.samples is not None
+        rest = (out.signal - batch.signal).abs().square().mean() - out.samples.var(0).mean()
+        self.spread.copy_(rest.clamp_min(0.0).sqrt())
 
     def forward(self, y: Tensor, phi: LinearMap, noise_var: Tensor) -> Estimate:
         """The estimate with the mean of the posterior for a dictionary in every layer: no sampling."""
@@ -158,7 +160,7 @@ class VLISTA(UnfoldedModel):
         """With n_samples = S: the mean of S reconstructions, each with its own dictionaries, and themselves.
 
         S = 1 is the paper's Algorithm 2; S = 0 takes the mean dictionaries. From S = 2 on there is a variance, that of the
-        model's predictions: of the reconstructions plus δ² of the likelihood. The noise of a draw is a function of (seed, draw,
+        model's predictions: of the reconstructions plus the square of `spread`. The noise of a draw is a function of (seed, draw,
         layer) and the same for every sample of a batch, so that an estimate does not depend on what else is in the batch.
         """
         if n_samples == 0:
@@ -171,7 +173,7 @@ class VLISTA(UnfoldedModel):
             groups = [self._samples(part, piece, n_samples, seed) for part in _split(measured, _PIECES * piece)]
             samples = torch.cat(groups, dim=1)
             mean = samples.mean(0)
-            variance = samples.var(0) + self.noise[-1].square() if n_samples > 1 else None
+            variance = samples.var(0) + self.spread.square() if n_samples > 1 else None
         return Estimate(mean, variance=variance, samples=samples)
 
     def _samples(self, measured: Measurement, piece: int, n_samples: int, seed: int) -> Tensor:
@@ -182,7 +184,7 @@ class VLISTA(UnfoldedModel):
         parts = [(part, self._posterior(nothing.expand(len(part.y), -1), part.y, part.phi)) for part in split]
         draws = []
         for draw in range(n_samples):
-            noise = self._noise(1, torch.Generator().manual_seed(seed * 1_000_003 + draw))
+            noise = self.draw_noise(1, torch.Generator().manual_seed(seed * 1_000_003 + draw))
             signals = [self.run(part.y, part.phi, part.noise_var, noise, first).signals[-1] for part, first in parts]
             draws.append(torch.cat(signals))
         return torch.stack(draws)
@@ -191,12 +193,15 @@ class VLISTA(UnfoldedModel):
         """The bound of each sample, without a weight on the divergence; `draws` trajectories are averaged."""
         likelihood, divergence = torch.zeros_like(batch.noise_var), torch.zeros_like(batch.noise_var)
         for _ in range(self.draws):
-            noise = self._noise(len(batch), generator)
+            noise = self.draw_noise(len(batch), generator)
             run = self.run(batch.y, batch.phi, batch.noise_var, noise)
-            for signal, deviation in zip(run.signals, self.noise, strict=True):
-                likelihood = likelihood + gaussian_log_likelihood(batch.signal, signal, deviation) / self.draws
+            likelihood = likelihood + sum(self.log_likelihoods(run, batch.signal)) / self.draws
             divergence = divergence + sum(self.divergences(run)) / self.draws
         return Elbo(likelihood, divergence)
+
+    def log_likelihoods(self, run: Run, signal: Tensor) -> list[Tensor]:
+        """log N(s | s_t, δ²) of each layer: [batch] each. signal: [batch, n]."""
+        return [gaussian_log_likelihood(signal, mean, self.noise) for mean in run.signals]
 
     def divergences(self, run: Run) -> list[Tensor]:
         """KL of the posterior of each layer from its prior: [batch] each.
@@ -218,7 +223,7 @@ class VLISTA(UnfoldedModel):
         """
         return -self.elbo(batch, generator).value(self.divergence_weight).mean()
 
-    def _noise(self, batch: int, generator: torch.Generator) -> list[Tensor]:
+    def draw_noise(self, batch: int, generator: torch.Generator) -> list[Tensor]:
         """Standard normal draws for each layer: [batch, n, b], on the device of the generator."""
         shape, place = (batch, *self.decoder.shape), generator.device
         return [torch.randn(shape, generator=generator, dtype=self.dtype, device=place) for _ in range(self.layers)]

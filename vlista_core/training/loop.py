@@ -213,7 +213,8 @@ class Loop:
             return
         self.good = state.Snapshot.of(self.model, self.optimizer)
         rate = float(self.optimizer.param_groups[0]["lr"])
-        result.history += (state.Record(result.steps, result.seconds, loss, value, rate),)
+        details = dict(getattr(plan.metric, "details", {}))
+        result.history += (state.Record(result.steps, result.seconds, loss, value, rate, details),)
         if self.best is None or value < result.best_validation:
             result.best_validation, result.best_step = value, result.steps
             self.best = self.good.model

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal, cast
 
@@ -34,6 +34,8 @@ class Record:
     validation: float
     learning_rate: float
     """Of the first parameter group, in the last step."""
+    details: dict[str, Json] = field(default_factory=dict)
+    """What the metric has in its attribute `details`, if it has one, after this validation."""
 
 
 @dataclass

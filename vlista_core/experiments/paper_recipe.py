@@ -1,0 +1,188 @@
+"""The paper's recipe, as far as it is printed, and what we chose where it is silent.
+
+Printed: mean squared error on s; Adam, 1e-2 for the reconstruction, 1e-3 for the augmentation, 1e-3 for all of VLISTA; weight
+decay 5e-4; batches of 128; a tenth of the rates whenever the loss stops improving; a Φ of its own for every sample; three layers;
+the paper's augmentation; the mean of VLISTA's posterior from its network alone; its ELBO with a weight of 1e-3 on the
+divergences; dictionaries drawn from the posterior at inference.
+
+Ours: dictionaries start as Gaussian matrices with atoms of unit norm on average, steps and thresholds at the best of a grid on
+training images (`start_from`); fresh draws for ever; a plateau is `PATIENCE` validations without a new best, and training ends
+at the one after the second drop, or at a cap that the row names; the weights with the best validation loss are kept. DLISTA's
+steps and thresholds count as reconstruction. VLISTA: one draw of the dictionaries per sample and step, δ = 0.05, the
+conditional prior as wide as the row says and evaluated for one sample in sixteen.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from vlista_core.data.image_problem import ImageProblem
+from vlista_core.dictionaries import LearnedDictionary
+from vlista_core.estimate import Estimate, Estimator
+from vlista_core.experiments.recipes import Metric, Recipe, started
+from vlista_core.linops import LinearMap
+from vlista_core.models import ADLISTA, DLISTA, LISTA, VLISTA, UnfoldedModel
+from vlista_core.models.distributions import Gaussian
+from vlista_core.problems import Batch
+from vlista_core.study import Row
+from vlista_core.tensorfile import Json
+from vlista_core.training import Trainer, TrainingResult
+
+LAYERS = 3
+RECONSTRUCTION, AUGMENTATION, VARIATIONAL, WEIGHT_DECAY = 1e-2, 1e-3, 1e-3, 5e-4
+PATIENCE, DROPS = 4, 2
+PRIOR_SHARE = 16
+NOISE, DEVIATION = 0.05, 0.01
+"""Of VLISTA: δ of the likelihood, and where the deviations of the posterior start."""
+CAPS = {"lista": (3000, 2000), "dlista": (3000, 2000), "a-dlista": (2500, 1500), "vlista": (600, 400)}
+"""Most steps, by network: at half size and at full size."""
+NETWORKS = (*CAPS, "vlista-constant")
+PRIOR_WIDTHS = (32, 8)
+"""Of VLISTA's conditional prior at half size, where the paper's is within reach, and at full size."""
+_ENTRIES = 2**20
+"""Of the dictionaries of a slice of VLISTA's batches: a few megabytes, which stay in cache."""
+_SPREAD_IMAGES = 64
+"""Validation images from which VLISTA takes what its doubt does not explain."""
+_HALF = 400
+"""Pixels up to which an image counts as one of half size."""
+
+
+def recipe_for(name: str, problem: ImageProblem) -> "PaperRecipe":
+    """The paper's recipe for one of its networks."""
+    name, large = name.removesuffix("-constant"), problem.signal_length > _HALF
+    if name != "vlista":
+        return PaperRecipe(CAPS[name][large])
+    dictionaries = 128 * problem.signal_length**2
+    slices = min(128, 2 ** math.ceil(math.log2(max(1.0, dictionaries / _ENTRIES))))
+    return PaperRecipe(CAPS[name][large], slices=slices, validate_every=25, validation_samples=64 if large else 256)
+
+
+@dataclass(frozen=True)
+class PaperRecipe(Recipe[ImageProblem]):
+    """The paper's recipe with at most `steps` steps."""
+
+    rate: float = RECONSTRUCTION
+    sharing: int = 1
+    validate_every: int = 50
+
+    def trainer(self, problem: ImageProblem, *, warmup: float = 0.0, metric: Metric | None = None) -> Trainer:
+        return Trainer(
+            steps=self.steps, batch_size=self.batch_size, schedule="plateau", patience=PATIENCE, drops=DROPS,
+            until_plateau=True, learning_rate=RECONSTRUCTION, weight_decay=WEIGHT_DECAY, metric=metric, slices=self.slices,
+            validation_samples=self.validation_samples, validate_every=self.validate_every,
+        )  # fmt: skip
+
+    def told(self, problem: ImageProblem) -> Row:
+        return {
+            "name": "paper", "sharing": self.sharing, "validate_every": self.validate_every,
+            "validation_samples": self.validation_samples, "patience": PATIENCE, "drops": DROPS, "cap": self.steps,
+        }  # fmt: skip
+
+
+class PaperTraining(nn.Module, Estimator):
+    """A network with its own loss, which is the paper's, and the paper's rates."""
+
+    def __init__(self, network: UnfoldedModel) -> None:
+        super().__init__()
+        self.network = network
+
+    def estimate(self, y: Tensor, phi: LinearMap | Tensor, noise_var: Tensor | float) -> Estimate:
+        return self.network.estimate(y, phi, noise_var)
+
+    def training_loss(self, batch: Batch, *, generator: torch.Generator) -> Tensor:
+        return self.network.training_loss(batch, generator=generator)
+
+    def parameter_groups(self) -> list[dict[str, object]]:
+        if isinstance(self.network, VLISTA):
+            return [{"name": "all", "params": list(self.network.parameters()), "lr": VARIATIONAL}]
+        named = list(self.network.named_parameters())
+        apart = [value for name, value in named if name.startswith("augmentation.")]
+        rest = [value for name, value in named if not name.startswith("augmentation.")]
+        groups: list[dict[str, object]] = [
+            {"name": "reconstruction", "params": rest, "lr": RECONSTRUCTION},
+            {"name": "augmentation", "params": apart, "lr": AUGMENTATION},
+        ]
+        return [group for group in groups if group["params"]]
+
+
+class NegativeElbo:
+    """-ELBO of validation images with the same draws every time: what `Trainer` minimises for VLISTA.
+
+    `details`, as a row keeps them: the means since they were last read of the log likelihood and of the divergence of each
+    layer, of the deviations of each layer, and of their coefficients of variation over samples and over entries.
+    """
+
+    def __init__(self, network: VLISTA) -> None:
+        self.network = network
+        self._seen: list[dict[str, Tensor]] = []
+
+    @torch.no_grad()
+    def __call__(self, signal: Tensor, batch: Batch) -> float:
+        network = self.network
+        noise = network.draw_noise(len(batch), torch.Generator(batch.y.device).manual_seed(0))
+        run = network.run(batch.y, batch.phi, batch.noise_var, noise)
+        likelihoods = torch.stack([each.mean() for each in network.log_likelihoods(run, batch.signal)])
+        divergences = torch.stack([each.mean() for each in network.divergences(run)])
+        self._seen.append({"log_likelihood": likelihoods, "divergence": divergences, **deviations(run.posteriors)})
+        return -float(likelihoods.sum() - network.divergence_weight * divergences.sum())
+
+    @property
+    def details(self) -> dict[str, Json]:
+        seen, self._seen = self._seen, []
+        means = {key: torch.stack([each[key] for each in seen]).mean(0) for key in (seen[0] if seen else ())}
+        return {key: [float(f"{number:.5g}") for number in value.tolist()] for key, value in means.items()}
+
+
+def deviations(posteriors: Sequence[object]) -> dict[str, Tensor]:
+    """Of Gaussian posteriors: the mean deviation of each layer, and its coefficients of variation, [layers] each.
+
+    Over samples: of an entry, then averaged over the entries. Over entries: of a sample, then averaged over the samples.
+    """
+    found: dict[str, list[Tensor]] = {"deviation": [], "over_samples": [], "over_entries": []}
+    for posterior in posteriors:
+        assert isinstance(posterior, Gaussian)
+        values = posterior.deviation.expand(posterior.centre.shape)
+        found["deviation"].append(values.mean())
+        found["over_samples"].append((values.std(0) / values.mean(0)).mean())
+        found["over_entries"].append((values.std((1, 2)) / values.mean((1, 2))).mean())
+    return {key: torch.stack(values) for key, values in found.items()}
+
+
+def build(name: str, problem: ImageProblem, seed: int) -> UnfoldedModel:
+    """The paper's network called `name`, started and untrained."""
+    n, m, generator = problem.signal_length, problem.measurements, torch.Generator().manual_seed(seed)
+    fixed = None if problem.fixed_phi_seed is None else m
+    psi = LearnedDictionary.random(n, n, generator=generator)
+    model: UnfoldedModel
+    match name:
+        case "lista":
+            model = LISTA(n, n, layers=LAYERS, measurements=fixed)
+        case "dlista":
+            model = DLISTA(psi, layers=LAYERS)
+        case "a-dlista":
+            model = ADLISTA(psi, layers=LAYERS, augmentation="paper", generator=generator)
+        case "vlista" | "vlista-constant":
+            model = VLISTA(
+                psi, m, layers=LAYERS, noise=NOISE, deviation=DEVIATION, prior_width=PRIOR_WIDTHS[n > _HALF], prior_share=PRIOR_SHARE,
+                constant=name == "vlista-constant", generator=generator,
+            )  # fmt: skip
+        case _:
+            raise ValueError(f"the paper's recipe has no network {name!r}")
+    return started(model, problem, seed)
+
+
+def train(
+    network: UnfoldedModel, problem: ImageProblem, recipe: Recipe[ImageProblem], seed: int, resume: Path | None = None
+) -> TrainingResult:
+    """Train by the recipe; the weights with the best validation loss are kept."""
+    metric = NegativeElbo(network) if isinstance(network, VLISTA) else None
+    trainer = recipe.trainer(problem, metric=metric)
+    result = trainer.fit(PaperTraining(network), problem, seed=seed, checkpoint=resume, resume=resume is not None)
+    if isinstance(network, VLISTA):
+        network.fit_spread(problem.sample(_SPREAD_IMAGES, seed=seed, split="validation"))
+    return result
+
