@@ -4,15 +4,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
+import torch
 import typer
 from rich.table import Table
 
+from vlista_core.devices import find_device
 from vlista_core.experiments import EXPERIMENTS
 from vlista_core.study import Cell, Ended, Options, Study, read_study, study_class
 from vlista_core.study.commands import FOREVER, Hours, Restart, Scheduler, Workers, finish, run_with_bar
 from vlista_core.study.page import markdown, write_page
 from vlista_core.study.store import holds_study
-from vlista_core.terminal import names_in, one_line_errors, out, tell
+from vlista_core.terminal import TrainedOn, names_in, one_line_errors, out, tell
 
 app = typer.Typer(
     name="vlista_core.experiments",
@@ -54,6 +56,7 @@ def run(
     scheduler: Scheduler = None,
     output: Output = FOLDER,
     restart: Restart = False,
+    device: TrainedOn = "auto",
 ) -> None:
     """Run the cells that are not done yet. Run it again after an interruption and it goes on."""
     with one_line_errors():
@@ -62,7 +65,7 @@ def run(
             "model": names_in(models or ""),
             "seed": integers("seeds", seeds),
         }
-        studies = wanted_studies(name, chosen_studies(name, data), wanted)
+        studies = wanted_studies(name, chosen_studies(name, data, find_device("device", device)), wanted)
         options = Options(workers, scheduler, restart, hours, (), lambda cell: is_wanted(cell, wanted), None, _tell)
         results = run_with_bar(name, {output / study.name: study for study in studies}, output, options)
     finish(results)
@@ -85,10 +88,10 @@ def report(output: Output = FOLDER) -> None:
     tell(f"report: {page}")
 
 
-def chosen_studies(name: str, data: Path | None = None) -> list[Study]:
+def chosen_studies(name: str, data: Path | None = None, device: torch.device | str = "cpu") -> list[Study]:
     """The study of a name, or those of "all"."""
     found = [study_class(each, EXPERIMENTS) for each in (EXPERIMENTS if name == "all" else [name])]
-    return [kind.model_validate({"data": data and data.resolve()}) for kind in found]
+    return [kind.model_validate({"data": data and data.resolve(), "device": str(device)}) for kind in found]
 
 
 def wanted_studies(name: str, studies: Sequence[Study], wanted: Wanted) -> list[Study]:

@@ -57,11 +57,11 @@ class ImageExperiment(Experiment):
         made, phi_seed = MODELS[model], seed if fixed else None
         problem = ImageProblem(
             data=images_of(images, self.data), rows=m, centred=True, sharing=made.sharing if isinstance(made, Recipe) else 1,
-            fixed_phi_seed=phi_seed, classes=classes,
+            fixed_phi_seed=phi_seed, classes=classes, device=self.device,
         )  # fmt: skip
         weights = context.scratch / f"{table}.{model}.m{m}.s{seed}.safetensors"
         estimator, details = fit(model, problem, seed, weights)
-        return estimator, problem, details
+        return estimator, problem.on("cpu"), details
 
 
 class ImageTable(ImageExperiment):

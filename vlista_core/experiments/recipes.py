@@ -50,6 +50,7 @@ class Recipe(Generic[AnyProblem]):
             steps=self.steps, batch_size=self.batch_size, schedule="cosine", warmup=warmup, clip_norm=1.0,
             learning_rate=self.rate(problem) if callable(self.rate) else self.rate, metric=metric,
             validation_samples=self.validation_samples, validate_every=max(1, self.steps // self.validations),
+            accelerator=str(problem.device),
         )  # fmt: skip
 
 
@@ -83,23 +84,25 @@ def fit(
 
     build: (problem, seed) -> the network of a recipe, which has its start and is untrained. weights: a file that keeps a
     trained network, and gives it back in place of a second training; how it was trained is in a file beside it. train: as the
-    function of that name. figure: of a validation, for the history.
+    function of that name. figure: of a validation, for the history. Training alone is done on the problem's device.
     """
+    home = problem.on("cpu")
     if not isinstance(made, Recipe):
-        return made(problem, seed)
+        return made(home, seed)
     beside, resume = weights.with_suffix(".json"), weights.with_suffix(".resume.safetensors")
     if weights.is_file():
         resume.unlink(missing_ok=True)
         network = checkpoint.load(weights, expected=UnfoldedModel)  # type: ignore[type-abstract]
         return network, read_json(beside) if beside.is_file() else {}
     start = time.perf_counter()
-    network = build(problem, seed)
+    network = build(home, seed)
     before = time.perf_counter() - start
-    result = train(network, problem, made, seed, resume)
+    result = train(network.to(problem.device), problem, made, seed, resume)
+    network.to("cpu")
     noted = ("sharing", "validations", "validation_samples", "own_loss")
     spent: Row = {"steps": result.steps, "batch_size": made.batch_size, "samples": result.steps * made.batch_size}
     details: Row = {
-        "recipe": {"learning_rate": made.trainer(problem).learning_rate, **{key: getattr(made, key) for key in noted}},
+        "recipe": {"learning_rate": made.trainer(home).learning_rate, **{key: getattr(made, key) for key in noted}},
         "budget": {**spent, "seconds": round(before + result.seconds, 2)},
         "parameters": sum(parameter.numel() for parameter in network.parameters()),
         "history": [[r.step, round(before + r.seconds, 2), round(figure(r.validation), 4)] for r in result.history],
