@@ -1,4 +1,4 @@
-"""Ratios for linear maps and OMP, measured in one run: factored against formed ΦΨ, OMP against scikit-learn, bandwidth.
+"""Ratios in one run: factored against formed ΦΨ, OMP against scikit-learn, bandwidth of maps, draws against torch.randn.
 
 python benchmarks/linops.py
 """
@@ -14,6 +14,7 @@ from sklearn.linear_model import orthogonal_mp
 from timing import best_time
 from torch import Tensor
 
+from vlista_core.counter import normals, sample_keys
 from vlista_core.data.synthetic import benchmark
 from vlista_core.linops import DenseMap, LinearMap
 from vlista_core.prox import soft_threshold
@@ -113,11 +114,25 @@ def measure_bandwidth() -> None:
         )
 
 
+def compare_draws() -> None:
+    """The matrices of a training step by counters, on any device the same, against those of torch's generator of the CPU."""
+    keys, generator = sample_keys(0, "train", range(BATCH), stream="benchmark"), torch.Generator().manual_seed(0)
+    print(f"normal numbers, {BATCH} matrices {M}x{N}:")
+    for dtype in (torch.float32, torch.float64):
+        ours = best_time(lambda dtype=dtype: normals(keys, (M, N), dtype=dtype))  # type: ignore[misc]
+        theirs = best_time(lambda dtype=dtype: torch.randn(BATCH, M, N, generator=generator, dtype=dtype))  # type: ignore[misc]
+        each = [seconds / (BATCH * M * N) * 1e9 for seconds in (theirs, ours)]
+        print(
+            f"  {dtype}: torch.randn {each[0]:.1f} ns each, by counters {each[1]:.1f} ns: {ours / theirs:.2f} of its time"
+        )
+
+
 def main() -> None:
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads")
     compare_layers()
     compare_omp()
     measure_bandwidth()
+    compare_draws()
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import typer
 
 from chanest.studies import commands
 from chanest.studies.commands import Estimators, Name, chosen_estimators, scenario_of
-from vlista_core.terminal import one_line_errors, out, say, share_bar, tell
+from vlista_core.terminal import TrainedOn, one_line_errors, out, say, share_bar, tell
 
 if TYPE_CHECKING:
     from chanest.scenario import Scenario
@@ -149,17 +149,20 @@ def train(
     steps: Annotated[int | None, typer.Option(help="In place of a time: the same weights on any machine.")] = None,
     output: Weights = None,
     seed: Annotated[int, typer.Option(help="Of the training draws.")] = 0,
+    device: TrainedOn = "auto",
 ) -> None:
     """Fit estimators to a scenario and store their weights, where `evaluate` finds them."""
     from chanest.fit import Fit
     from chanest.problem import ChannelProblem
     from chanest.weights.training import train_estimator
+    from vlista_core.devices import find_device
 
+    place = str(find_device("device", device))
     problem = ChannelProblem(scenario_of(name))
     seconds = parse_budget(budget)
     for each in chosen_estimators(problem.scenario, estimators)[0]:
         with share_bar(each) as report:
-            plan = Fit(seconds=seconds, steps=steps, seed=seed, report=report)
+            plan = Fit(seconds=seconds, steps=steps, seed=seed, report=report, device=place)
             path = train_estimator(each, problem, plan, folder=output)
         tell(f"wrote {path}")
 

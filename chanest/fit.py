@@ -27,6 +27,8 @@ class Fit:
     steps: int | None = None
     seed: int = 0
     report: Report = field(default=silent, compare=False)
+    device: str = field(default="auto", compare=False)
+    """Where networks are trained, as `Trainer.accelerator`."""
 
     def __post_init__(self) -> None:
         if not self.size > 0:

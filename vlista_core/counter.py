@@ -12,12 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vlista_core.devices import Device
 from vlista_core.draws import Split, for_each_sample, split_number
 
 PIECE = 2**16
 """Numbers of a sample that are made together. On a CPU their words stay in its cache."""
-
-Device = torch.device | str
 
 _STEP, _FIRST, _SECOND = (
     word - 2**64 for word in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch import Tensor
 
+from vlista_core.devices import Device
 from vlista_core.linops import LinearMap
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class Batch:
         """The chosen samples. index: [k] integer or [batch] bool."""
         return self._map(lambda value: value[index] if isinstance(value, Tensor) else value.select(index))
 
-    def to(self, device: torch.device | str) -> Self:
+    def to(self, device: Device) -> Self:
         """The same samples on `device`."""
         return self._map(lambda value: value.to(device))
 
@@ -61,6 +62,15 @@ class Problem(ABC):
     @property
     @abstractmethod
     def dtype(self) -> torch.dtype: ...
+
+    @property
+    def device(self) -> Device:
+        """Where the tensors of a batch are made; no draw depends on it."""
+        return "cpu"
+
+    def on(self, device: Device) -> Self:
+        """The same problem with its batches made on `device`; itself where it makes them in one place only."""
+        return self
 
     @abstractmethod
     def sample(

@@ -17,6 +17,7 @@ Scheduler = Annotated[str | None, typer.Option("--scheduler", help="Address of a
 Restart = Annotated[bool, typer.Option("--restart", help="Forget what the folder holds, and run it again.")]
 Hours = Annotated[float, typer.Option("--hours", help="Start no cell once these have passed.", show_default=False)]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="Folder of the run.")]
+TrainedOn = Annotated[str, typer.Option("--device", help="Where networks are trained: auto, cpu, cuda or cuda:N.")]
 FOREVER = math.inf
 """The default of `Hours`."""
 out = Console()

@@ -90,6 +90,7 @@ class UnfoldedEstimator(ChannelEstimator):
             validate_every=100,
             validation_samples=max(fewest, min(most, round(plan.size))),
             metric=lambda signal, batch: float(grouped_nmse_db(signal, batch).mean()),
+            accelerator=plan.device,
         )
         with listening(tell):
             result = trainer.fit(self, draws, seed=plan.seed)

@@ -141,6 +141,8 @@ def test_bad_options_end_in_one_line_and_code_2(tmp_path: Path) -> None:
         ["generate", "cdl_c_upa64x4", "-n", "4", "--split", "dev", "-o", str(tmp_path / "x.h5")],
         ["generate", "cdl_c_upa64x4", "-n", "4", "-o", str(tmp_path / "none" / "x.h5")],
         ["plot-channel", "cdl_c_upa64x4", "-o", str(tmp_path / "x.bmp")],
+        ["train", "cdl_c_upa64x4", "-e", "lista", "--device", "gpu", "-o", str(tmp_path)],
+        ["train", "cdl_c_upa64x4", "-e", "lista", "--device", "cuda:99", "-o", str(tmp_path)],
     ):
         result = _run(*arguments)
         assert result.exit_code == 2

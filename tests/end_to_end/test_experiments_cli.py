@@ -149,6 +149,8 @@ def test_a_cell_that_fails_leaves_the_others_and_ends_in_code_1(tiny: Path) -> N
         (["run", "all", "--measurements", "7"], "no experiment has cells with measurements 7; allowed are 100, 10"),
         (["run", "all", "--seeds", "a"], "seeds must be integers with commas between, such as 1,10, got 'a'"),
         (["run", "all", "--workers", "0"], "workers must be an integer of at least 1, got 0"),
+        (["run", "all", "--device", "gpu"], "device must be auto, cpu, cuda or cuda:N, got 'gpu'"),
+        (["run", "all", "--device", "cuda:99"], "device is cuda:99, but this machine has "),
         (["run", "all", "--hours", "-1"], "hours must be positive, got -1"),
         (["run", "all", "--scheduler", "nonsense://1"], "no dask scheduler answers at nonsense://1"),
         (["run", "all", "-o", "tiny_experiment.py"], "the output folder cannot be made"),

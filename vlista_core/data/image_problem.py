@@ -1,14 +1,16 @@
 """Images seen through random matrices: the paper's MNIST and CIFAR-10 problems."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Self
 
 import torch
 from torch import Tensor
 
-from vlista_core.counter import Device, normals, sample_keys, uniforms
+from vlista_core.counter import normals, sample_keys, uniforms
 from vlista_core.data.image_set import ImageData
+from vlista_core.devices import Device
 from vlista_core.draws import Split
 from vlista_core.linops import DenseMap, GroupedMap, LinearMap
 from vlista_core.problems import Batch, Problem, check_count
@@ -39,7 +41,7 @@ class ImageProblem(Problem):
     classes: tuple[int, ...] | None = None
     """Only images with these labels."""
     device: Device = field(default="cpu", compare=False)
-    """Where every tensor is made; the draws are the same on each."""
+    """Where the tensors of a batch are made; no draw depends on it."""
 
     def __post_init__(self) -> None:
         check_count("rows", self.rows)
@@ -87,6 +89,9 @@ class ImageProblem(Problem):
         if self.fixed_phi_seed is None:
             return None
         return self._matrices(range(1), self.fixed_phi_seed, "train", "fixed phi")[0]
+
+    def on(self, device: Device) -> Self:
+        return self if torch.device(device) == torch.device(self.device) else replace(self, device=device)
 
     def sample(
         self, count: int, *, seed: int, split: Split = "test", start: int = 0, snr_db: float | None = None

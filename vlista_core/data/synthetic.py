@@ -1,12 +1,14 @@
 """Sparse vectors seen through random matrices: the paper's synthetic problem and the standard benchmarks."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Self
 
 import torch
 from torch import Tensor
 
-from vlista_core.counter import Device, normals, sample_keys, uniforms
+from vlista_core.counter import normals, sample_keys, uniforms
+from vlista_core.devices import Device
 from vlista_core.draws import Split
 from vlista_core.linops import DenseMap
 from vlista_core.problems import Batch, Problem, check_count
@@ -35,7 +37,7 @@ class SyntheticProblem(Problem):
     fixed_phi_seed: int | None = None
     dtype: torch.dtype = torch.float32
     device: Device = field(default="cpu", compare=False)
-    """Where every tensor is made; the draws are the same on each."""
+    """Where the tensors of a batch are made; no draw depends on it."""
 
     def __post_init__(self) -> None:
         check_count("length", self.length)
@@ -52,6 +54,9 @@ class SyntheticProblem(Problem):
     @property
     def measurements(self) -> int:
         return self.rows
+
+    def on(self, device: Device) -> Self:
+        return self if torch.device(device) == torch.device(self.device) else replace(self, device=device)
 
     def sample(
         self, count: int, *, seed: int, split: Split = "test", start: int = 0, snr_db: float | None = None

@@ -31,6 +31,8 @@ class Experiment(Study):
     """In the order of the tables."""
     data: Path | None = Field(default=None, exclude=True)
     """The folder of the data sets; None leaves it to `vlista_core.data`."""
+    device: str = Field(default="cpu", exclude=True)
+    """Where networks are trained; figures are measured on the CPU."""
 
     def cell_id(self, cell: Cell) -> str:
         """A name that is unique within all experiments and fit for a file, such as mnist.a-dlista.m100.s0."""

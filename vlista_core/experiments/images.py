@@ -96,13 +96,13 @@ class ImageExperiment(Experiment):
         model, m, seed = identity(cell)
         problem = ImageProblem(
             data=images_of(images, self.data, self.size), rows=m, centred=True, sharing=1,
-            fixed_phi_seed=seed if fixed else None, classes=classes,
+            fixed_phi_seed=seed if fixed else None, classes=classes, device=self.device,
         )  # fmt: skip
         recipe = str(cell["recipe"]) if "recipe" in cell else None
         words = [table, model, *([recipe] if recipe else []), f"m{m}", f"s{seed}"]
         weights = context.scratch / f"{'.'.join(words)}.safetensors"
         estimator, details = fit(model, recipe, problem, seed, weights)
-        return estimator, problem, details
+        return estimator, problem.on("cpu"), details
 
 
 class ImageTable(ImageExperiment):

@@ -74,6 +74,7 @@ class PaperRecipe(Recipe[ImageProblem]):
             steps=self.steps, batch_size=self.batch_size, schedule="plateau", patience=PATIENCE, drops=DROPS,
             until_plateau=True, learning_rate=RECONSTRUCTION, weight_decay=WEIGHT_DECAY, metric=metric, slices=self.slices,
             validation_samples=self.validation_samples, validate_every=self.validate_every,
+            accelerator=str(problem.device),
         )  # fmt: skip
 
     def told(self, problem: ImageProblem) -> Row:

@@ -52,6 +52,7 @@ class Recipe(Generic[AnyProblem]):
             steps=self.steps, batch_size=self.batch_size, schedule="cosine", warmup=warmup, clip_norm=1.0,
             learning_rate=self.rate(problem) if callable(self.rate) else self.rate, metric=metric, slices=self.slices,
             validation_samples=self.validation_samples, validate_every=max(1, self.steps // self.validations),
+            accelerator=str(problem.device),
         )  # fmt: skip
 
     def told(self, problem: AnyProblem) -> Row:
@@ -90,19 +91,21 @@ def fit(
 
     build: (problem, seed) -> the network of a recipe, which has its start and is untrained. weights: a file that keeps a
     trained network, and gives it back in place of a second training; how it was trained is in a file beside it. train: as the
-    function of that name. figure: of a validation, for the history.
+    function of that name. figure: of a validation, for the history. Training alone is done on the problem's device.
     """
+    home = problem.on("cpu")
     if not isinstance(made, Recipe):
-        return made(problem, seed)
+        return made(home, seed)
     beside, resume = weights.with_suffix(".json"), weights.with_suffix(".resume.safetensors")
     if weights.is_file():
         resume.unlink(missing_ok=True)
         network = checkpoint.load(weights, expected=UnfoldedModel)  # type: ignore[type-abstract]
         return network, read_json(beside) if beside.is_file() else {}
     start = time.perf_counter()
-    network = build(problem, seed)
+    network = build(home, seed)
     before = time.perf_counter() - start
-    result = train(network, problem, made, seed, resume)
+    result = train(network.to(problem.device), problem, made, seed, resume)
+    network.to("cpu")
     spent: Row = {"steps": result.steps, "batch_size": made.batch_size, "samples": result.steps * made.batch_size}
     details: Row = {
         "recipe": made.told(problem),

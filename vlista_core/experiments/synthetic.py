@@ -132,10 +132,12 @@ class Synthetic(Experiment):
     def run(self, cell: Cell, context: Context) -> Row:
         model, rows, seed = identity(cell)
         fixed = 0 if cell["phi"] == "fixed" else None
-        problem = SyntheticProblem(length=self.length, rows=rows, unit_columns=False, fixed_phi_seed=fixed)
+        problem = SyntheticProblem(
+            length=self.length, rows=rows, unit_columns=False, fixed_phi_seed=fixed, device=self.device
+        )
         weights = context.scratch / f"{self.cell_id(cell)}.safetensors"
         estimator, details = fit(MODELS[model], partial(build, model), problem, seed, weights)
-        return {**measure(estimator, problem, seed, self.test_samples), **details}
+        return {**measure(estimator, problem.on("cpu"), seed, self.test_samples), **details}
 
     def tables(self, frame: pd.DataFrame) -> list[Table]:
         level, found = self._levels(frame), rows_by(frame, "phi", "model", "measurements")

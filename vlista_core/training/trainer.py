@@ -8,13 +8,13 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, cast
 
-import torch
 from pydantic import ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from vlista_core import tensorfile
 from vlista_core.configured import Configured
+from vlista_core.devices import check_device, find_device
 from vlista_core.files import check_folder
 from vlista_core.problems import Batch, Problem, check_count
 from vlista_core.progress import progress_bar
@@ -82,8 +82,8 @@ class Trainer:
     """Non-finite losses, gradients or validations to recover from, each by going back and halving the rates."""
     compile: bool = False
     """Compile the loss with torch.compile; left out, with a message, where anything is complex."""
-    accelerator: Literal["auto", "cpu", "cuda"] = "auto"
-    """"auto" is "cuda" where there is one and "cpu" elsewhere."""
+    accelerator: str = "auto"
+    """auto (a GPU where there is one), cpu, cuda or cuda:N. Problems that can draw there do; training may go on elsewhere."""
 
     @model_validator(mode="after")
     def _check(self) -> "Trainer":
@@ -100,6 +100,7 @@ class Trainer:
             raise ValueError(f"training_samples must be at least batch_size, {size}, got {samples}")
         if every is not None and every % least:
             raise ValueError(f"checkpoint_every must be a multiple of validate_every, {least}, got {every}")
+        check_device("accelerator", self.accelerator)
         if self.until_plateau and self.schedule != "plateau":
             raise ValueError(f"until_plateau=True needs schedule='plateau', got {self.schedule!r}")
         if size % self.slices:
@@ -148,6 +149,7 @@ class Trainer:
                 f"slices must be a multiple of the number of processes, {fabric.world_size}, and divide batch_size, "
                 f"{self.batch_size}, got {slices}"
             )
+        problem = problem.on(fabric.device)
         stream = Stream(problem, self, seed=seed, slices=slices, rank=fabric.global_rank, world_size=fabric.world_size)
         bar = progress_bar(type(model).__name__, shown=fabric.is_global_zero)
         with closing(stream), bar as report:
@@ -170,10 +172,12 @@ class Trainer:
 
         world = int(os.environ.get("WORLD_SIZE", "1"))
         local = int(os.environ.get("LOCAL_WORLD_SIZE", str(world)))
-        found = "cuda" if torch.cuda.is_available() else "cpu"
+        device = find_device("accelerator", self.accelerator)
+        if world > 1 and ":" in self.accelerator:
+            raise ValueError(f"accelerator must name no single GPU under torchrun, got {self.accelerator}; use cuda")
         fabric = Fabric(
-            accelerator=found if self.accelerator == "auto" else self.accelerator,
-            devices=local,
+            accelerator=device.type,
+            devices=local if world > 1 or device.index is None else [device.index],
             num_nodes=world // local,
             strategy=DDPStrategy(find_unused_parameters=True) if world > 1 else "auto",
             precision=self.precision,
@@ -185,7 +189,7 @@ class Trainer:
         """What must be equal for a run to be the same run."""
         metric = self.metric
         run: dict[str, Json] = {
-            **{field.name: getattr(self, field.name) for field in fields(self)},
+            **{field.name: getattr(self, field.name) for field in fields(self) if field.name != "accelerator"},
             "metric": None if metric is None else str(getattr(metric, "__qualname__", type(metric).__qualname__)),
             "seed": seed,
             "slices": slices,
