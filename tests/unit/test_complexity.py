@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
 import pytest
 import torch
 
 from vlista_core.dictionaries import LearnedDictionary
+from vlista_core.experiments.complexity import FORMULAS, ISTA_ITERATIONS, Complexity
+from vlista_core.experiments.experiment import published
 from vlista_core.models import ADLISTA, ALISTA, DLISTA, LISTA, LISTACP, NALISTA, VLISTA, AdaLISTA, UnfoldedModel
-from vlista_core.models.complexity import best_ms, complexity, macs, parameters
+from vlista_core.models.complexity import complexity, latency, macs, parameters
+from vlista_core.study import Context, Provenance, Record, frame
 
 M, N, B = 48, 96, 128
 PRODUCT = M * N + N * B
@@ -90,13 +98,67 @@ def test_counts_of_the_paper() -> None:
 
 def test_all_three_figures_together() -> None:
     model, expected = MODELS["dlista"]
-    cost = complexity(model, M, N, batch=2)
+    cost = complexity(model, M, N, batch=2, batches=5)
     assert cost.parameters == 3 * N * B + 6
     assert cost.macs == expected
-    assert cost.latency_ms > 0
+    assert cost.latency.mean_ms > 0
+    assert cost.latency.batches == 5
 
 
-def test_a_call_is_timed_after_a_warm_up() -> None:
-    calls: list[int] = []
-    best_ms(lambda: calls.append(1), repeats=3)
-    assert len(calls) == 4
+def test_a_latency_is_the_mean_over_batches_after_a_warm_up_and_leaves_out_their_making() -> None:
+    waits = {0: 0.05, 1: 0.002, 2: 0.004, 3: 0.006}
+
+    def prepare(number: int) -> Callable[[], object]:
+        time.sleep(0.01)
+        return lambda: time.sleep(waits[number])
+
+    found = latency(prepare, batches=3)
+    assert found.batches == 3
+    assert 4.0 <= found.mean_ms < 10.0
+    assert 0.5 < found.error_ms < 5.0
+
+
+def test_a_latency_has_fewer_batches_where_they_take_long_and_never_fewer_than_three() -> None:
+    assert latency(lambda number: lambda: time.sleep(0.001), batches=100, seconds=0.0).batches == 3
+
+
+@pytest.fixture(scope="module")
+def rows() -> pd.DataFrame:
+    study = Complexity(measurements=(10,), batches=3, seconds=0.0, models=COUNTED)
+    done = [Record(cell=cell, row=study.run(cell, Context(Path())), provenance=Provenance()) for cell in study.cells()]
+    return frame(done)
+
+
+COUNTED = ("ista", "a-dlista", "vlista-prior", "vlista-posterior", "vlista-likelihood")
+
+
+def test_the_parts_of_vlista_have_the_papers_parameters(rows: pd.DataFrame) -> None:
+    """The posterior alone depends on m: 2·490·1024 fewer weights at m = 10."""
+    found = {line["model"]: line for line in rows.to_dict("records")}
+    assert round(found["vlista-prior"]["parameters"] / 1e6, 2) == published("parameters_millions", "vlista-prior")
+    assert round(found["vlista-likelihood"]["parameters"] / 1e6, 2) == 1.05
+    assert found["vlista-posterior"]["parameters"] == 2_076_851 - 2 * 490 * 1024
+    assert found["a-dlista"]["augmentation_parameters"] == 3113
+    assert found["a-dlista"]["parameters"] == 3 * 1024**2 + 3113
+
+
+def test_counted_multiplications_are_of_the_order_of_the_papers_formulas(rows: pd.DataFrame) -> None:
+    """The formula of ISTA forms ΦΨ; ours has Ψ = I and at most 200 products of either kind for the norm."""
+    found = {line["model"]: line["macs"] for line in rows.to_dict("records")}
+    steps = found.pop("ista") / (10 * 1024)
+    assert 2 * ISTA_ITERATIONS < steps <= 2 * (ISTA_ITERATIONS + 200)
+    for model, count in found.items():
+        formula = FORMULAS[model](10)
+        assert formula / 6 < count < 2 * formula, model
+
+
+def test_the_table_has_the_spectral_norm_apart_and_no_time_for_the_prior(rows: pd.DataFrame) -> None:
+    costs, counts = Complexity(measurements=(10,), models=COUNTED).tables(rows)
+    ista, adlista, prior = costs.lines[:3]
+    assert ista[3].count("±") == 2
+    assert ista[4:] == ("3", "54 ± 0.6 (norm: 42 ± 0.6)")
+    assert adlista[1:3] == ("3.149 (augmentation: 0.00311)", "3.150 (augmentation: 0.00311)")
+    assert prior[3:] == ("–", "–", "–")
+    assert "–" not in counts.lines[2]
+    norm = rows.set_index("model").loc["ista"]
+    assert 0 < norm["norm_ms"] < norm["latency_ms"]

@@ -32,7 +32,7 @@ _WORTH = 1e-4
 """SSIM that is not worth a wider grid or more iterations."""
 STANDSTILL = 1e-7
 """Relative change at which ISTA stops: close to rounding, for what moves slowly may still have far to go."""
-_FLOORS = (1e-3, 1e-2, 1e-1)
+_FLOORS = (1e-4, 1e-3, 1e-2, 1e-1)
 """Noise floors of BCS that are tried first, as shares of E|y|²."""
 _ISTA_IMAGES, _BCS_IMAGES = 32, 12
 """Validation images of a search."""

@@ -1,8 +1,10 @@
 """What a model costs: parameters, multiply-accumulates of one estimate, measured latency: the paper's complexity tables."""
 
+import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -14,20 +16,34 @@ from vlista_core.models.posterior import Doubling
 
 
 @dataclass(frozen=True)
+class Latency:
+    """Milliseconds of a batch: the mean over so many batches and its standard error."""
+
+    mean_ms: float
+    error_ms: float
+    batches: int
+
+
+@dataclass(frozen=True)
 class Complexity:
-    """Parameters, multiply-accumulates of one sample, and milliseconds of a whole batch."""
+    """Parameters, multiply-accumulates of one sample, and the time of a whole batch."""
 
     parameters: int
     macs: int
-    latency_ms: float
+    latency: Latency
 
 
-def complexity(model: UnfoldedModel, measurements: int, length: int, *, batch: int = 32) -> Complexity:
-    """The cost of `model` on a dense Φ [m, n] for each of `batch` samples."""
-    y, phi, noise_var = inputs(measurements, length, batch, model.dtype)
+def complexity(
+    model: UnfoldedModel, measurements: int, length: int, *, batch: int = 32, batches: int = 100, seconds: float = 60.0
+) -> Complexity:
+    """The cost of `model` on a dense Φ [m, n] for each of `batch` samples. batches, seconds: as for `latency`."""
+
+    def prepared(number: int) -> Callable[[], object]:
+        return partial(model, *inputs(measurements, length, batch, model.dtype, seed=number))
+
     with torch.no_grad():
-        latency = best_ms(lambda: model(y, phi, noise_var))
-    return Complexity(parameters(model), macs(model, measurements, length), latency)
+        found = latency(prepared, batches=batches, seconds=seconds)
+    return Complexity(parameters(model), macs(model, measurements, length), found)
 
 
 def parameters(module: nn.Module) -> int:
@@ -36,41 +52,56 @@ def parameters(module: nn.Module) -> int:
 
 
 def macs(model: UnfoldedModel, measurements: int, length: int) -> int:
-    """Multiply-accumulates of one estimate with a dense Φ [m, n] of its own, counted by torch while it runs.
+    """Multiply-accumulates of one estimate with a dense Φ [m, n] of its own."""
+    return macs_of(partial(model, *inputs(measurements, length, 1, model.dtype)), model)
+
+
+def macs_of(run: Callable[[], object], module: nn.Module) -> int:
+    """Multiply-accumulates of a call in which `module` takes part, counted by torch while it runs.
 
     Products with Φ and Ψ, convolutions, linear layers, Cholesky factors and triangular solves with matrices count; elementwise
     work and solves with one vector do not.
     """
     outputs: list[int] = []
-    single = [part for part in model.modules() if isinstance(part, Doubling) and part.single]
+    single = [part for part in module.modules() if isinstance(part, Doubling) and part.single]
     hooks = [part.register_forward_hook(lambda _, __, image: outputs.append(image.numel())) for part in single]
     try:
         with FlopCounterMode(display=False, custom_mapping=_FACTORISATIONS) as counter:
-            model(*inputs(measurements, length, 1, model.dtype))
+            run()
     finally:
         for hook in hooks:
             hook.remove()
     return int(counter.get_total_flops()) // 2 + _TAPS * sum(outputs)
 
 
-def best_ms(run: Callable[[], object], *, repeats: int = 5) -> float:
-    """Milliseconds of a call, the best of several after a warm-up."""
-    times = []
-    for _ in range(repeats + 1):
-        start = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - start)
-    return 1e3 * min(times[1:])
+def latency(prepare: Callable[[int], Callable[[], object]], *, batches: int = 100, seconds: float = 60.0) -> Latency:
+    """The mean time of a call over `batches` batches, fewer (at least three) once `seconds` have passed.
+
+    prepare: the number of a batch -> the call that is timed; number 0 warms up. What `prepare` itself takes does not count.
+    """
+    start, times = time.perf_counter(), list[float]()
+    for number in range(batches + 1):
+        call = prepare(number)
+        begin = time.perf_counter()
+        call()
+        times.append(1e3 * (time.perf_counter() - begin))
+        if number >= _LEAST_BATCHES and time.perf_counter() - start > seconds:
+            break
+    warm = times[1:]
+    return Latency(statistics.mean(warm), statistics.stdev(warm) / len(warm) ** 0.5, len(warm))
 
 
-def inputs(m: int, n: int, batch: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, LinearMap, Tensor]:
+def inputs(
+    m: int, n: int, batch: int, dtype: torch.dtype = torch.float32, *, seed: int = 0
+) -> tuple[Tensor, LinearMap, Tensor]:
     """y [batch, m], a dense Φ for each and σ² = 0, to measure estimators with."""
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(seed)
     phi = torch.randn(batch, m, n, generator=generator, dtype=dtype) / m**0.5
     y = torch.randn(batch, m, generator=generator, dtype=dtype)
     return y, DenseMap(phi), torch.zeros(batch, dtype=dtype.to_real())
 
 
+_LEAST_BATCHES = 3
 _TAPS = 4
 """Of the sixteen weights of a single-channel doubling, those that a pixel of its output sees."""
 _FACTORISATIONS = {

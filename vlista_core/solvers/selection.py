@@ -75,13 +75,13 @@ def widen(
     start: Sequence[float],
     *,
     worth: float,
-    ratio: float = 10.0**0.5,
-    limits: tuple[float, float] = (1e-8, 1e4),
+    ratio: float = 10.0,
+    limits: tuple[float, float] = (1e-9, 1e5),
 ) -> Widened:
     """The value with the least score, from a grid that grows by `ratio` beyond an edge as long as the best lies there.
 
-    An inner value is taken where it is within `worth` of the best: there the score is flat. inside is False where the grid
-    came to its `limits` first. A score of NaN ranks last.
+    An inner value is taken where it is within `worth` of the best: there the score is flat. Its neighbours at √ratio are
+    tried last. inside is False where the grid came to its `limits` first. A score of NaN ranks last.
     """
     scores: dict[float, float] = {}
 
@@ -95,7 +95,8 @@ def widen(
         values = sorted(scores)
         inner = min(values[1:-1], key=scores.__getitem__, default=values[0])
         if len(values) > 2 and scores[inner] <= least + worth:
-            return Widened(inner, scores, inside=True)
+            finer = min(inner / ratio**0.5, inner * ratio**0.5, key=tried)
+            return Widened(min(inner, finer, key=scores.__getitem__), scores, inside=True)
         low = scores[values[0]] <= scores[values[-1]]
         beyond = values[0] / ratio if low else values[-1] * ratio
         if not limits[0] <= beyond <= limits[1]:
@@ -122,7 +123,7 @@ def tune_lasso(
     metric: Callable[[Tensor, Tensor], float],
     *,
     worth: float,
-    penalties: Sequence[float] = (0.003, 0.01, 0.03, 0.1, 0.3),
+    penalties: Sequence[float] = (1e-3, 1e-2, 1e-1, 1.0, 10.0),
     counts: Sequence[int] = COUNTS,
     count: int = 32,
     seed: int = 0,
