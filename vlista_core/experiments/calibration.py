@@ -131,7 +131,8 @@ class Calibration(ImageExperiment):
             f"width of {WIDTH} %", "log likelihood of a pixel", "factor", "RMS error",
         )  # fmt: skip
         title = (
-            f"MNIST{SIZES[self.size]}, m = {self.measurements}: calibration of the intervals of pixels, {self.test_images} test images, "
+            f"MNIST{SIZES[self.size]}, m = {self.measurements}: calibration of the intervals of pixels, "
+            f"{self.test_images} test images, "
             f"{self.draws} draws; the factor of the variances is from {self.validation_images} validation images"
         )
         shown = [(model, form) for model in self.models for form in _FORMS if form != "doubt" or model != "bcs"]

@@ -3,8 +3,8 @@
 What the paper leaves open and we chose, for all rows alike: images in [0, 1] less the mean training image; fresh training draws
 for ever; estimates cut to [0, 1]. Networks are trained by one of two recipes. That of the paper is in `paper_recipe`. Ours:
 networks learn from SSIM and squared error together, `image_loss` (the anchored VLISTA, after a start of that kind, from its
-ELBO); learned dictionaries start at the scaled principal directions of training images; 8 to 32 images of a batch share a Φ; the
-rate falls along a cosine over a fixed number of steps; the weights with the best SSIM on validation images are kept.
+ELBO); learned dictionaries start at the scaled principal directions of training images; 16 or 32 images of a batch share a Φ;
+the rate falls along a cosine over a fixed number of steps; the weights with the best SSIM on validation images are kept.
 """
 
 import itertools

@@ -189,7 +189,9 @@ class ImageTable(ImageExperiment):
             "model", "recipe", "SSIM", "printed", "difference", "seeds", "spread", "test images", "steps", "images seen",
             "training (s)",
         )  # fmt: skip
-        title = f"{self._heading}: SSIM, printed · paper's recipe · ours; printed · found where nothing is trained{note}"
+        title = (
+            f"{self._heading}: SSIM, printed · paper's recipe · ours; printed · found where nothing is trained{note}"
+        )
         return [by_measurements(title, self.models, self.measurements, entry)] + [
             Table.of(f"{self._heading}, m = {m}: SSIM{note}", heading, [line(*row, m) for row in rows])
             for m in sorted(self.measurements)
@@ -206,7 +208,10 @@ class ImageTable(ImageExperiment):
                 ours = [(m, None if missing(value) else value) for m, value in known]
                 if any(value is not None for _, value in ours):
                     paper = [(m, (self.printed_for(model, m) or [None])[0]) for m in columns]
-                    curves += [Curve(model, ours), *([Curve(model, paper, printed=True)] if model not in STANDS_FOR else [])]
+                    curves += [
+                        Curve(model, ours),
+                        *([Curve(model, paper, printed=True)] if model not in STANDS_FOR else []),
+                    ]
             panels[words] = curves
         drawn = draw_panels(
             path, panels, title=f"{self._heading}: SSIM of test images", x_label="measurements m",

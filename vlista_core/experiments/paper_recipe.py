@@ -1,8 +1,8 @@
 """The paper's recipe, as far as it is printed, and what we chose where it is silent.
 
 Printed: mean squared error on s; Adam, 1e-2 for the reconstruction, 1e-3 for the augmentation, 1e-3 for all of VLISTA; weight
-decay 5e-4; batches of 128; a tenth of the rates whenever the loss stops improving; a Φ of its own for every sample; three layers;
-the paper's augmentation; the mean of VLISTA's posterior from its network alone; its ELBO with a weight of 1e-3 on the
+decay 5e-4; batches of 128; a tenth of the rates whenever the loss stops improving; a Φ of its own for every sample; three
+layers; the paper's augmentation; the mean of VLISTA's posterior from its network alone; its ELBO with a weight of 1e-3 on the
 divergences; dictionaries drawn from the posterior at inference.
 
 Ours: dictionaries start as Gaussian matrices with atoms of unit norm on average, steps and thresholds at the best of a grid on
@@ -168,8 +168,8 @@ def build(name: str, problem: ImageProblem, seed: int) -> UnfoldedModel:
             model = ADLISTA(psi, layers=LAYERS, augmentation="paper", generator=generator)
         case "vlista" | "vlista-constant":
             model = VLISTA(
-                psi, m, layers=LAYERS, noise=NOISE, deviation=DEVIATION, prior_width=PRIOR_WIDTHS[n > _HALF], prior_share=PRIOR_SHARE,
-                constant=name == "vlista-constant", generator=generator,
+                psi, m, layers=LAYERS, noise=NOISE, deviation=DEVIATION, prior_width=PRIOR_WIDTHS[n > _HALF],
+                prior_share=PRIOR_SHARE, constant=name == "vlista-constant", generator=generator,
             )  # fmt: skip
         case _:
             raise ValueError(f"the paper's recipe has no network {name!r}")
@@ -186,4 +186,3 @@ def train(
     if isinstance(network, VLISTA):
         network.fit_spread(problem.sample(_SPREAD_IMAGES, seed=seed, split="validation"))
     return result
-

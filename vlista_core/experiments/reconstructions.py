@@ -26,6 +26,7 @@ from vlista_core.plotting import new_figure
 from vlista_core.study import Cell, Context, Figure, Row, Table
 from vlista_core.study.measuring import finite
 from vlista_core.study.tables import number
+from vlista_core.tensorfile import Json
 
 _DRAWS, _LEAST = 50, 1e-12
 """Draws of VLISTA's dictionaries for a map of its doubt, and the least deviation that is divided by."""
@@ -78,7 +79,7 @@ class Reconstructions(ImageExperiment):
         batch = problem.sample(self.images, seed=seed, split="test")
         deviation = estimate_with_variance(estimator, batch, _DRAWS).doubt.sqrt().reshape(-1, *problem.side)
         peaks = deviation.amax((1, 2))
-        maps = [packed(image) for image in deviation / peaks.clamp_min(_LEAST)[:, None, None]]
+        maps: list[Json] = [packed(image) for image in deviation / peaks.clamp_min(_LEAST)[:, None, None]]
         return {"deviations": maps, "largest_deviations": [finite(peak, 4) for peak in peaks.tolist()]}
 
     def tables(self, frame: pd.DataFrame) -> list[Table]:

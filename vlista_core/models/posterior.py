@@ -1,10 +1,10 @@
 """The networks of VLISTA: q(Ψ_t | x_{t-1}, y, Φ) and the prior p(Ψ_t | Ψ_{t-1}), which is used in training only.
 
 Posterior: x and y pass a convolution of width 3 each, Φ one over its rows; the three are rectified, so that their sizes are
-linear in what follows, joined, mapped to a coarse image of the dictionary and grown by five transposed convolutions to [n, b]. At n = b = 1024, m = 500: 2,076,851 weights, the paper's
-2.08 M. Prior: an encoder of three convolutions 3×3 and decoders of three transposed ones 7×7, all of stride 2, with width,
-2·width and 4·width channels. Width 32 has 1,099,522 weights, the paper's 1.10 M, and costs 27 G multiplications per dictionary
-of 1024²: reduce it where that is too much.
+linear in what follows, joined, mapped to a coarse image of the dictionary and grown by five transposed convolutions to [n, b].
+At n = b = 1024, m = 500: 2,076,851 weights, the paper's 2.08 M. Prior: an encoder of three convolutions 3×3 and decoders of
+three transposed ones 7×7, all of stride 2, with width, 2·width and 4·width channels. Width 32 has 1,099,522 weights, as
+printed (1.10 M), and costs 27 G multiplications per dictionary of 1024²: reduce it where that is too much.
 """
 
 import itertools

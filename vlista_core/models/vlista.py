@@ -122,8 +122,8 @@ class VLISTA(UnfoldedModel):
     @torch.no_grad()
     def start_from(self, batch: Batch) -> None:
         """The paper's VLISTA starts with a posterior as `Posterior.start_from` has it, a step of 1/(2‖ΦΨ‖²), next to no
-        threshold, and the decoder that fits sampled codes of the batch best (by least squares with the ridge that suits the last
-        quarter of the batch best). Ours, the anchored one, stays as built."""
+        threshold, and the decoder that fits sampled codes of the batch best: by least squares, with the ridge that suits the
+        last quarter of the batch. Ours, the anchored one, stays as built."""
         if self.anchored:
             return
         generator = torch.Generator().manual_seed(0)
@@ -160,8 +160,8 @@ class VLISTA(UnfoldedModel):
         """With n_samples = S: the mean of S reconstructions, each with its own dictionaries, and themselves.
 
         S = 1 is the paper's Algorithm 2; S = 0 takes the mean dictionaries. From S = 2 on there is a variance, that of the
-        model's predictions: of the reconstructions plus the square of `spread`. The noise of a draw is a function of (seed, draw,
-        layer) and the same for every sample of a batch, so that an estimate does not depend on what else is in the batch.
+        model's predictions: of the reconstructions plus the square of `spread`. The noise of a draw is a function of (seed,
+        draw, layer) and the same for every sample of a batch: an estimate does not depend on what else is in the batch.
         """
         if n_samples == 0:
             return super().estimate(y, phi, noise_var)
