@@ -227,8 +227,8 @@ def test_a_network_that_is_kept_tells_how_it_was_trained(tmp_path: Path, monkeyp
     assert told == again
     assert isinstance(told["budget"], dict)
     assert (told["budget"]["steps"], told["budget"]["samples"]) == (2, 8)
-    assert isinstance(told["recipe"], dict)
-    assert told["recipe"]["learning_rate"] == recipe.rate
+    assert isinstance(told["training"], dict)
+    assert told["training"]["learning_rate"] == recipe.rate
     first, second = (each.estimate(batch.y, batch.phi, 0.0).signal for each in (trained, kept))
     assert torch.equal(first, second)
 

@@ -40,6 +40,8 @@ class ImageProblem(Problem):
     """One matrix, drawn from this seed, serves every sample of every split."""
     classes: tuple[int, ...] | None = None
     """Only images with these labels."""
+    power_db: float = 0.0
+    """Half the range, in dB, over which the power of a Φ is uniform: a receiver whose gain differs from sample to sample."""
     device: Device = field(default="cpu", compare=False)
     """Where the tensors of a batch are made; no draw depends on it."""
 
@@ -156,7 +158,11 @@ class ImageProblem(Problem):
     def _matrices(self, numbers: range, seed: int, split: Split, stream: str) -> Tensor:
         """Φ of each number: [len(numbers), m, n]."""
         keys = sample_keys(seed, split, numbers, stream=stream, device=self.device)
-        return normals(keys, (self.rows, self.signal_length), std=1.0 / math.sqrt(self.rows))
+        matrices = normals(keys, (self.rows, self.signal_length), std=1.0 / math.sqrt(self.rows))
+        if self.power_db > 0:
+            levels = uniforms(sample_keys(seed, split, numbers, stream=f"{stream} power", device=self.device), 1)
+            matrices *= torch.pow(10.0, self.power_db * (2.0 * levels - 1.0) / 20.0).float()[:, :, None]
+        return matrices
 
     def _range(self, indices: range) -> Tensor:
         return torch.arange(indices.start, indices.stop, device=self.device)

@@ -7,6 +7,7 @@ EXPERIMENTS: dict[str, str] = {
     "mnist-fixed": "vlista_core.experiments.images:MnistFixed",
     "cifar10-fixed": "vlista_core.experiments.images:Cifar10Fixed",
     "ood": "vlista_core.experiments.ood:OutOfDistribution",
+    "adaptation": "vlista_core.experiments.adaptation:Adaptation",
     "calibration": "vlista_core.experiments.calibration:Calibration",
     "reconstructions": "vlista_core.experiments.reconstructions:Reconstructions",
     "complexity": "vlista_core.experiments.complexity:Complexity",

@@ -110,7 +110,7 @@ class Calibration(ImageExperiment):
             "rms_error": finite(float((found.estimate - found.truth).square().mean().sqrt()), 4),
             "diverged": found.diverged,
             "test_samples": self.test_images,
-            **{key: details[key] for key in ("recipe", "budget") if key in details},
+            **{key: details[key] for key in ("training", "budget") if key in details},
         }
 
     def tables(self, frame: pd.DataFrame) -> list[Table]:

@@ -68,12 +68,14 @@ class PaperRecipe(Recipe[ImageProblem]):
     rate: float = RECONSTRUCTION
     sharing: int = 1
     validate_every: int = 50
+    until_plateau: bool = True
+    """End at the plateau after the last drop; otherwise all steps are done."""
 
     def trainer(self, problem: ImageProblem, *, warmup: float = 0.0, metric: Metric | None = None) -> Trainer:
         return Trainer(
             steps=self.steps, batch_size=self.batch_size, schedule="plateau", patience=PATIENCE, drops=DROPS,
-            until_plateau=True, learning_rate=RECONSTRUCTION, weight_decay=WEIGHT_DECAY, metric=metric, slices=self.slices,
-            validation_samples=self.validation_samples, validate_every=self.validate_every,
+            until_plateau=self.until_plateau, learning_rate=RECONSTRUCTION, weight_decay=WEIGHT_DECAY, metric=metric,
+            validation_samples=self.validation_samples, validate_every=self.validate_every, slices=self.slices,
             accelerator=str(problem.device),
         )  # fmt: skip
 

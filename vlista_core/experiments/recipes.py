@@ -108,7 +108,7 @@ def fit(
     network.to("cpu")
     spent: Row = {"steps": result.steps, "batch_size": made.batch_size, "samples": result.steps * made.batch_size}
     details: Row = {
-        "recipe": made.told(problem),
+        "training": made.told(problem),
         "budget": {**spent, "seconds": round(before + result.seconds, 2), "ended": result.ended},
         "parameters": sum(parameter.numel() for parameter in network.parameters()),
         "history": [[r.step, round(before + r.seconds, 2), round(figure(r.validation), 4)] for r in result.history],

@@ -69,7 +69,7 @@ class Reconstructions(ImageExperiment):
             "truth": [packed(image) for image in truth],
             "test_samples": self.images,
             **self._doubt(estimator, problem, seed),
-            **{key: details[key] for key in ("recipe", "budget") if key in details},
+            **{key: details[key] for key in ("training", "budget") if key in details},
         }
 
     def _doubt(self, estimator: Estimator, problem: ImageProblem, seed: int) -> Row:

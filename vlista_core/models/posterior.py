@@ -22,6 +22,8 @@ from vlista_core.models.distributions import DictionaryDistribution
 
 _DOUBLINGS = 5
 _BLOCK_ENTRIES = 2**22
+_INTERPOLATION = (0.25, 0.75, 0.75, 0.25)
+"""Weights with which a doubling of kernel 4 interpolates linearly."""
 _BOTTLENECK, _RAW_SPREAD = 0.1, 0.2
 """Where `Posterior.start_from` starts: the factor of the bottleneck's weights, the spread of the raw map of deviations."""
 
@@ -212,12 +214,20 @@ class Posterior(DictionaryDecoders):
 
         The bottleneck starts with positive biases, beside which its inputs are small: a dictionary that samples share, and
         which differs a little between them. Drawn layers shrink what passes them; the last one is scaled so that the atoms
-        have unit norms on average, and so that the raw map of deviations spreads by a fifth over the entries about `deviation`.
+        have unit norms on average. The decoder of the deviations starts as linear interpolation, through which what a sample
+        shows can move the deviations of whole blocks of entries at once; they spread by a fifth about `deviation`.
         """
         code = y.new_zeros(len(y), self.atoms)
         self.bottleneck.weight.mul_(_BOTTLENECK)
         self.bottleneck.bias.normal_(generator=generator).abs_()
         features = self._features(code, y, phi)
+        for part in self.raw_decoder.modules():
+            if isinstance(part, Doubling):
+                part.weight.copy_(
+                    part.weight.new_tensor(_INTERPOLATION)[:, None] * part.weight.new_tensor(_INTERPOLATION)
+                )
+                assert part.bias is not None
+                part.bias.zero_()
         raw = self.family.raw_start(deviation)
         for decoder, spread, middle in (
             (self.centre_decoder, self.length**-0.5, [0.0] * self.parts),
