@@ -92,18 +92,6 @@ def test_a_fixed_matrix_serves_all() -> None:
     assert torch.equal(train, test)
 
 
-@pytest.mark.parametrize("split", ["train", "test"])
-@pytest.mark.parametrize("fixed_phi_seed", [None, 1])
-def test_batches_are_made_on_the_device_without_a_look_at_a_value(split: Split, fixed_phi_seed: int | None) -> None:
-    problem = replace(PROBLEM, device="meta", centred=True, fixed_phi_seed=fixed_phi_seed, classes=(3, 8))
-    vars(problem)["energy"] = 1.0  # A figure of all images, which is read from the device once.
-    for start, count in ((0, 8), (3, 6)):
-        batch = problem.sample(count, seed=0, split=split, start=start, snr_db=6.0)
-        assert (batch.signal.shape, batch.y.shape, batch.noise_var.shape) == ((count, 132), (count, 7), (count,))
-        tensors = (batch.signal, batch.y, batch.noise_var, batch.phi.materialize(), problem.images(batch.signal))
-        assert {tensor.device.type for tensor in tensors} == {"meta"}
-
-
 def test_training_draws_every_image_equally_often() -> None:
     chosen = PROBLEM.signals(range(18000), seed=0, split="train")
     _, counts = chosen.unique(dim=0, return_counts=True)

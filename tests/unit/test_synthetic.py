@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -65,19 +64,6 @@ def test_fixed_phi_is_one_matrix_for_all_splits() -> None:
     a, b = problem.sample(3, seed=0, split="train"), problem.sample(2, seed=1, split="test")
     assert a.phi.batch is None
     assert torch.equal(a.phi.materialize(), b.phi.materialize())
-
-
-@pytest.mark.parametrize(
-    "change", [{}, {"nonzeros": 3}, {"fixed_phi_seed": 9}, {"dtype": torch.complex64, "unit_columns": False}]
-)
-def test_batches_are_made_on_the_device_without_a_look_at_a_value(change: dict[str, Any]) -> None:
-    problem = SyntheticProblem(**{"length": 40, "rows": 20, "snr_db": 20.0} | change)
-    here, there = (replace(problem, device=device).sample(3, seed=0) for device in ("cpu", "meta"))
-    for name in ("signal", "y", "noise_var", "code"):
-        mine, other = getattr(here, name), getattr(there, name)
-        assert (other.device.type, other.shape, other.dtype) == ("meta", mine.shape, mine.dtype), name
-    assert there.phi.materialize().device.type == "meta"
-    assert replace(problem, device="meta") == problem
 
 
 def test_benchmark_presets() -> None:
