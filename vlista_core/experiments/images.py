@@ -161,7 +161,7 @@ class ImageTable(ImageExperiment):
             if (value := self.printed_for(model, m)) is None:
                 return "–"
             text = form.format(*value) + ("†" if model in STANDS_FOR else "")
-            return f"~~{text}~~" if struck(self.name, STANDS_FOR.get(model, model), m) else text
+            return f"~~{text}~~" if struck(self.name, model, m) else text
 
         def entry(model: str, m: int) -> str:
             ours = [found.get((model, recipe or "", m), {}) for recipe in _both(recipes_of(model))]
