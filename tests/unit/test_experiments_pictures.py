@@ -21,7 +21,6 @@ from vlista_core.experiments import image_models, images, ood
 from vlista_core.experiments.calibration import Calibration, Intervals, best_factor, reliability
 from vlista_core.experiments.experiment import Experiment
 from vlista_core.experiments.ood import OutOfDistribution, auroc_interval, draw_pair, p_value, score_images
-from vlista_core.experiments.recipes import Recipe
 from vlista_core.experiments.reconstructions import Reconstructions, packed, unpacked
 from vlista_core.linops import DenseMap, LinearMap
 from vlista_core.metrics import auroc
@@ -50,9 +49,11 @@ def _toy() -> ImageData:
 PROBLEM = ImageProblem(data=_toy(), rows=40, centred=True)
 
 
-def _fit(model: str, problem: ImageProblem, seed: int, weights: Path) -> tuple[Estimator, dict[str, Json]]:
+def _fit(
+    model: str, recipe: str | None, problem: ImageProblem, seed: int, weights: Path
+) -> tuple[Estimator, dict[str, Json]]:
     weights.touch()
-    if model == "vlista":
+    if model.startswith("vlista"):
         dictionary = LearnedDictionary(torch.eye(SIDE * SIDE))
         return VLISTA(dictionary, problem.measurements, augmentation="adaptive", anchored=True, prior_width=2), {}
     return BCS(iterations=30), {}
@@ -61,7 +62,7 @@ def _fit(model: str, problem: ImageProblem, seed: int, weights: Path) -> tuple[E
 @pytest.fixture
 def toys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Context:
     """Toy digits and untrained models in place of the true ones."""
-    monkeypatch.setattr(images, "images_of", lambda name, folder: _toy())
+    monkeypatch.setattr(images, "images_of", lambda name, folder, size: _toy())
     monkeypatch.setattr(images, "fit", _fit)
     return Context(tmp_path)
 
@@ -167,15 +168,17 @@ def test_a_cell_of_detection_holds_every_noise_level(model: str, toys: Context, 
     experiment = OutOfDistribution(images=4, draws=3)
     record = _run(experiment, toys, model=model, seed=0)
     cell: dict[str, Any] = dict(record.row)
-    assert (tmp_path / f"ood.{model}.m100.s0.safetensors").exists()
+    words = "" if model == "bcs" else ".paper"
+    assert (tmp_path / f"ood.{model}{words}.m100.s0.safetensors").exists()
     assert cell["test_samples"] == 8
     assert list(cell["p_values"]) == list(cell["auroc"]) == list(ood.NOISE)
     assert all(0.0 <= p <= 1.0 for p in cell["p_values"].values())
     assert cell["auroc_noiseless"] == cell["auroc"]["noiseless"][0]
-    assert cell["scores"][ood.PAPER[model]]["auroc"] == cell["auroc"]
+    assert cell["scores"][ood.PAPER[model][0]]["auroc"] == cell["auroc"]
     p_table, *auroc_tables = experiment.tables(frame([record]))
-    assert sum("–" not in line for line in p_table.lines) == 1
-    assert [sum("–" not in line for line in table.lines) for table in auroc_tables] == [len(ood.SCORES), 0, 0]
+    assert sum("–" not in line for line in p_table.lines) == len(ood.PAPER[model])
+    shown = [sum("–" not in line for line in table.lines) for table in auroc_tables]
+    assert shown == [len(ood.SCORES), *[0] * (len(ood.DIGITS) - 1)]
     [figure] = experiment.figures(frame([record]), tmp_path)
     assert figure.path.read_bytes().startswith(b"\x89PNG")
 
@@ -185,14 +188,16 @@ def test_a_cell_of_calibration_uses_the_tables_network(model: str, toys: Context
     experiment = Calibration(test_images=5, validation_images=4, draws=3)
     record = _run(experiment, toys, model=model)
     cell: dict[str, Any] = dict(record.row)
-    assert (tmp_path / f"mnist.{model}.m100.s0.safetensors").exists()
+    words = "" if model == "bcs" else ".paper"
+    assert (tmp_path / f"mnist.{model}{words}.m100.s0.safetensors").exists()
     assert cell["test_samples"] == 5
     for form in ("raw", "scaled"):
         covered = list(cell[form]["coverage"].values())
         assert len(covered) == 19
         assert covered == sorted(covered)
     [table] = experiment.tables(frame([record]))
-    assert [line[1] for line in table.lines if line[0] == model and "–" not in line] == ["as it is", "scaled"]
+    known = [line[1] for line in table.lines if line[0] == model and "–" not in line]
+    assert known == [*(["of the dictionaries alone"] if model != "bcs" else []), "its own", "scaled"]
     [figure] = experiment.figures(frame([record]), tmp_path)
     assert figure.path.read_bytes().startswith(b"\x89PNG")
 
@@ -202,7 +207,7 @@ def test_cells_of_reconstructions_hold_the_pictures(toys: Context, tmp_path: Pat
     names = ("canonical", "vlista")
     records = [_run(experiment, toys, model=model, measurements=100, data="cifar10") for model in names]
     cells: list[dict[str, Any]] = [dict(record.row) for record in records]
-    assert (tmp_path / "cifar10.vlista.m100.s0.safetensors").exists()
+    assert (tmp_path / "cifar10.vlista.paper.m100.s0.safetensors").exists()
     for cell in cells:
         assert len(cell["images"]) == len(cell["truth"]) == len(cell["ssim_each"]) == cell["test_samples"] == 6
         shown = [unpacked(text, (SIDE, SIDE)) for text in cell["truth"]]
@@ -216,13 +221,12 @@ def test_cells_of_reconstructions_hold_the_pictures(toys: Context, tmp_path: Pat
 
 
 def test_a_network_that_is_kept_tells_how_it_was_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    recipe = image_models.MODELS["dlista"]
-    assert isinstance(recipe, Recipe)
-    monkeypatch.setitem(image_models.MODELS, "dlista", replace(recipe, steps=2, batch_size=4))
+    recipe = image_models.OURS["dlista"]
+    monkeypatch.setitem(image_models.OURS, "dlista", replace(recipe, steps=2, batch_size=4))
     monkeypatch.setattr(image_models, "START_IMAGES", 200)
     weights = tmp_path / "toy.dlista.m40.s0.safetensors"
     batch = PROBLEM.sample(3, seed=0)
-    (trained, told), (kept, again) = (image_models.fit("dlista", PROBLEM, 0, weights) for _ in range(2))
+    (trained, told), (kept, again) = (image_models.fit("dlista", "ours", PROBLEM, 0, weights) for _ in range(2))
     assert trained is not kept
     assert told == again
     assert isinstance(told["budget"], dict)

@@ -24,8 +24,9 @@ _DOUBLINGS = 5
 _BLOCK_ENTRIES = 2**22
 _INTERPOLATION = (0.25, 0.75, 0.75, 0.25)
 """Weights with which a doubling of kernel 4 interpolates linearly."""
-_BOTTLENECK, _RAW_SPREAD = 0.1, 0.2
-"""Where `Posterior.start_from` starts: the factor of the bottleneck's weights, the spread of the raw map of deviations."""
+_BOTTLENECK, _SIZE_SHARE, _RAW_SPREAD = 0.1, 0.3, 0.2
+"""Where `Posterior.start_from` starts: the factor of the bottleneck's weights, what the size of y adds to its biases, the spread of
+the raw map of deviations."""
 
 
 class Doubling(nn.ConvTranspose2d):
@@ -214,12 +215,15 @@ class Posterior(DictionaryDecoders):
 
         The bottleneck starts with positive biases, beside which its inputs are small: a dictionary that samples share, and
         which differs a little between them. Drawn layers shrink what passes them; the last one is scaled so that the atoms
-        have unit norms on average. The decoder of the deviations starts as linear interpolation, through which what a sample
-        shows can move the deviations of whole blocks of entries at once; they spread by a fifth about `deviation`.
+        have unit norms on average. The decoder of the deviations starts as linear interpolation with a negative last layer, and
+        all features grow with the size of y: the error that a deviation makes does too, so that samples start with deviations
+        that fall with it, a little. They spread by a fifth about `deviation`.
         """
         code = y.new_zeros(len(y), self.atoms)
         self.bottleneck.weight.mul_(_BOTTLENECK)
         self.bottleneck.bias.normal_(generator=generator).abs_()
+        sizes = torch.relu(self.measurement_layer(to_channels(y))).mean()
+        self.bottleneck.weight[:, self.atoms : self.atoms + y.shape[1]] = _SIZE_SHARE / (y.shape[1] * float(sizes))
         features = self._features(code, y, phi)
         for part in self.raw_decoder.modules():
             if isinstance(part, Doubling):
@@ -231,7 +235,7 @@ class Posterior(DictionaryDecoders):
         raw = self.family.raw_start(deviation)
         for decoder, spread, middle in (
             (self.centre_decoder, self.length**-0.5, [0.0] * self.parts),
-            (self.raw_decoder, _RAW_SPREAD, raw),
+            (self.raw_decoder, -_RAW_SPREAD, raw),
         ):
             if isinstance(decoder, nn.Sequential):
                 cast(Doubling, decoder[-1]).weight.mul_(spread / float(decoder(features).std()))
