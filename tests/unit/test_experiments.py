@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ from vlista_core.estimate import Estimate, Estimator, Measurement
 from vlista_core.experiments import EXPERIMENTS
 from vlista_core.experiments.cli import chosen_studies, integers, is_wanted, wanted_studies
 from vlista_core.experiments.curves import LOOKS
-from vlista_core.experiments.experiment import compared, printed, published
+from vlista_core.experiments.experiment import compared, printed, published, struck
 from vlista_core.experiments.images import ImageTable, Mnist
 from vlista_core.experiments.synthetic import Synthetic, measure
 from vlista_core.linops import LinearMap
@@ -92,6 +93,19 @@ def test_published_figures_are_found_by_the_names_of_the_experiments() -> None:
     assert printed("synthetic", "lista", 100) is None
     assert published("inference_ms_rtx2080ti_batch32", "ista", 500) == [1550.0, 20.0]
     assert published("parameters_millions", "nalista") == 0.333
+
+
+def test_printed_figures_above_the_ceiling_are_struck_and_no_others() -> None:
+    """The ceiling: the best of the runs of benchmarks/ssim_ceiling.py on the Gaussian rows of the table."""
+    ceiling = {1: 0.166, 10: 0.284}
+    models = ("lista", "alista", "nalista", "a-dlista")
+    for model, (m, limit) in itertools.product(models, ceiling.items()):
+        figure = printed("cifar10-fixed", model, m)
+        assert figure is not None
+        assert struck("cifar10-fixed", model, m) == (figure[0] > limit), (model, m)
+    assert struck("cifar10-fixed", "a-dlista-adaptive", 1)
+    assert not any(struck(table, "lista", m) for table in ("mnist-fixed", "cifar10") for m in (1, 10))
+    assert not any(struck("cifar10-fixed", model, m) for model in models for m in (100, 300, 500))
 
 
 def test_a_finished_cell_is_told_in_one_line() -> None:

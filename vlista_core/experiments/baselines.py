@@ -32,8 +32,8 @@ _WORTH = 1e-4
 """SSIM that is not worth a wider grid or more iterations."""
 STANDSTILL = 1e-7
 """Relative change at which ISTA stops: close to rounding, for what moves slowly may still have far to go."""
-_FLOORS = (1e-4, 1e-3, 1e-2, 1e-1)
-"""Noise floors of BCS that are tried first, as shares of E|y|²."""
+_FLOORS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
+"""Noise floors of BCS that are tried first: shares of the power of y, so that from 1 on all of it is noise."""
 _ISTA_IMAGES, _BCS_IMAGES = 32, 12
 """Validation images of a search."""
 _AFFORDABLE = 1.6e12

@@ -16,8 +16,11 @@ from vlista_core.study import Cell, Row, Study, Table
 from vlista_core.study.tables import decibels
 from vlista_core.tensorfile import Json
 
-STANDS_FOR = {"a-dlista-adaptive": "a-dlista"}
+STANDS_FOR = {"a-dlista-adaptive": "a-dlista", "alista-12": "alista", "nalista-12": "nalista"}
 """Models of ours that the paper does not have -> the model of the paper whose figure is shown beside them, marked."""
+STRUCK = frozenset(("cifar10-fixed", model, m) for model in ("lista", "a-dlista") for m in (1, 10))
+"""(experiment, model, measurements) of printed figures above what a decoder without any structure makes of so few Gaussian
+numbers: docs/notes/what-the-image-tables-depend-on.md has the evidence."""
 
 
 class Experiment(Study):
@@ -97,6 +100,11 @@ def printed(experiment: str, model: str, measurements: int) -> tuple[float, floa
 def compared(experiment: str, model: str, measurements: int) -> tuple[float, float] | None:
     """What a model is compared with: its own printed figure, or that of the model it `STANDS_FOR`."""
     return printed(experiment, STANDS_FOR.get(model, model), measurements)
+
+
+def struck(experiment: str, model: str, measurements: int) -> bool:
+    """Whether what a model is compared with is one of the printed figures that are out of reach."""
+    return (experiment, STANDS_FOR.get(model, model), measurements) in STRUCK
 
 
 @cache
