@@ -19,6 +19,7 @@ from vlista_core.experiments.recipes import FROM, Fitted
 from vlista_core.gaussian import DenseCovariance, condition
 from vlista_core.linops import IdentityMap, LinearMap
 from vlista_core.solvers import BCS, ISTA, TunedLasso, tune_lasso, widen
+from vlista_core.solvers.selection import COUNTS
 from vlista_core.study import Row
 from vlista_core.study.measuring import finite
 from vlista_core.tensorfile import Json
@@ -69,7 +70,8 @@ def make_lmmse(problem: ImageProblem, seed: int) -> Fitted:
 def make_ista(basis: str, problem: ImageProblem, seed: int) -> Fitted:
     """ISTA on a fixed dictionary. Its step is 1/‖ΦΨ‖² of each image; it starts from zero, which is the mean image."""
     solver = ISTA(dictionary=BASES[basis](problem, seed), tolerance=STANDSTILL, formed=basis != "canonical")
-    found = tune_lasso(solver, problem, partial(negative_ssim, problem), worth=_WORTH, count=_ISTA_IMAGES, seed=seed)
+    figure = partial(negative_ssim, problem)
+    found = tune_lasso(solver, problem, figure, worth=_WORTH, counts=COUNTS, count=_ISTA_IMAGES, seed=seed)
     return found.solver, {**told(found, lambda score: -score), "validation_samples": _ISTA_IMAGES}
 
 
