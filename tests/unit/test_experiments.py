@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ from vlista_core.estimate import Estimate, Estimator, Measurement
 from vlista_core.experiments import EXPERIMENTS
 from vlista_core.experiments.cli import chosen_studies, integers, is_wanted, wanted_studies
 from vlista_core.experiments.curves import LOOKS
-from vlista_core.experiments.experiment import compared, printed, published
+from vlista_core.experiments.experiment import compared, printed, published, struck
 from vlista_core.experiments.images import ImageTable, Mnist
 from vlista_core.experiments.synthetic import Synthetic, measure
 from vlista_core.linops import LinearMap
@@ -94,6 +95,19 @@ def test_published_figures_are_found_by_the_names_of_the_experiments() -> None:
     assert published("parameters_millions", "nalista") == 0.333
 
 
+def test_printed_figures_above_the_ceiling_are_struck_and_no_others() -> None:
+    """The ceiling: the best of the runs of benchmarks/ssim_ceiling.py on the Gaussian rows of the table."""
+    ceiling = {1: 0.166, 10: 0.284}
+    models = ("lista", "alista", "nalista", "a-dlista")
+    for model, (m, limit) in itertools.product(models, ceiling.items()):
+        figure = printed("cifar10-fixed", model, m)
+        assert figure is not None
+        assert struck("cifar10-fixed", model, m) == (figure[0] > limit), (model, m)
+    assert struck("cifar10-fixed", "a-dlista-adaptive", 1)
+    assert not any(struck(table, "lista", m) for table in ("mnist-fixed", "cifar10") for m in (1, 10))
+    assert not any(struck("cifar10-fixed", model, m) for model in models for m in (100, 300, 500))
+
+
 def test_a_finished_cell_is_told_in_one_line() -> None:
     cell: Cell = {"model": "a-dlista-adaptive", "measurements": 100, "seed": 0}
     row: Row = {"ssim": 0.6642, "budget": {"seconds": 199.6}, "seconds_to_printed": 34.2}
@@ -146,7 +160,7 @@ def test_a_seed_that_diverged_leaves_no_mean() -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")
 def test_an_experiment_that_is_killed_often_ends_with_the_rows_of_one_run(tmp_path: Path) -> None:
-    study = Synthetic(models=("ista", "fista", "bcs"), measurements=(16,), length=32, test_samples=20)
+    study = Synthetic(models=("bcs",), measurements=(12, 16, 20), length=32, test_samples=20)
     assert kill_often(study, tmp_path / "killed", times=5, longest=0.5, seed=0) >= 2
     resumed, whole = run_study(study, tmp_path / "killed"), run_study(study, tmp_path / "whole")
     assert len(whole.records) == 6

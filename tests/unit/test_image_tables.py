@@ -39,6 +39,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(images, "images_of", lambda name, folder, size: data)
     monkeypatch.setattr(image_models, "START_IMAGES", 300)
     monkeypatch.setattr(baselines, "SPARSE_IMAGES", 100)
+    monkeypatch.setattr(baselines, "COUNTS", (1, 10, 100))
     monkeypatch.setattr(baselines, "COVARIANCE_IMAGES", 300)
     monkeypatch.setattr(image_models, "WARM", _tiny(image_models.WARM, 16))
     monkeypatch.setattr(paper_recipe, "PRIOR_WIDTHS", (2, 2))
@@ -127,6 +128,14 @@ def test_images_of_half_size_are_means_of_four_pixels() -> None:
     assert table.measurements == (25, 125, 10)
     assert table.printed_for("lista", 10) is None
     assert Mnist().printed_for("lista", 10) == (0.111, 0.001)
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize(("name", "layers"), [("alista", 3), ("nalista", 3), ("alista-12", 12), ("nalista-12", 12)])
+def test_analytic_networks_have_the_papers_depth_and_ours_say_theirs(name: str, layers: int) -> None:
+    problem = ImageProblem(data=_toy(), rows=40, centred=True, fixed_phi_seed=0)
+    assert image_models.build(name, problem, 0).layers == layers
+    assert name in OURS
 
 
 def test_lista_starts_as_the_best_linear_estimate_from_what_it_sees() -> None:

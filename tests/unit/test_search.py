@@ -12,9 +12,10 @@ from vlista_core.data.image_set import ImageData
 from vlista_core.data.synthetic import SyntheticProblem
 from vlista_core.dictionaries import wavelet
 from vlista_core.experiments.baselines import affordable_images
+from vlista_core.experiments.synthetic import searched_bcs
 from vlista_core.linops import LinearMap
-from vlista_core.metrics import nmse_db
-from vlista_core.solvers import FISTA, ISTA, tune_lasso, widen
+from vlista_core.metrics import nmse_db, nmse_median_db
+from vlista_core.solvers import BCS, FISTA, ISTA, tune_lasso, widen
 from vlista_core.solvers.ista import LassoSolver
 
 COUNTS = (1, 3, 10, 30, 100, 400)
@@ -103,6 +104,26 @@ def test_a_search_over_too_few_iterations_says_so() -> None:
     found = tune_lasso(ISTA(), SyntheticProblem(length=40, rows=28), nmse_db, worth=0.01, counts=(1, 3), count=16)
     assert found.solver.iterations == 3
     assert not found.iterations_inside
+
+
+@pytest.mark.parametrize("floor", [3.16e-8, 1e-7])
+def test_bcs_stays_finite_where_its_columns_sink_into_rounding(floor: float) -> None:
+    """Among these draws are some whose 1 - γS came to nothing and took the estimate to NaN."""
+    batch = SyntheticProblem(length=256, rows=96, unit_columns=False).sample(128, seed=0, split="validation")
+    found = BCS(noise_floor=floor).estimate(batch.y, batch.phi, batch.noise_var)
+    assert bool(torch.isfinite(found.signal).all())
+    assert nmse_median_db(found.signal, batch.signal) < -100.0
+
+
+def test_bcs_where_measurements_are_few_is_not_worse_than_nothing() -> None:
+    """Small noise floors are all alike there and above 0 dB; the search must come to the large ones."""
+    problem = SyntheticProblem(length=64, rows=8, unit_columns=False)
+    solver, details = searched_bcs(problem, 0)
+    assert details["inside"] == {"noise_floor": True}
+    batch = problem.sample(128, seed=0, split="validation")
+    estimate = solver.estimate(batch.y, batch.phi, batch.noise_var).signal
+    assert nmse_median_db(estimate, batch.signal) <= 0.05
+    assert nmse_median_db(BCS().estimate(batch.y, batch.phi, batch.noise_var).signal, batch.signal) > 0.5
 
 
 def test_long_runs_of_ista_have_fewer_test_images() -> None:

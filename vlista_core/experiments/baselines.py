@@ -19,6 +19,7 @@ from vlista_core.experiments.recipes import FROM, Fitted
 from vlista_core.gaussian import DenseCovariance, condition
 from vlista_core.linops import IdentityMap, LinearMap
 from vlista_core.solvers import BCS, ISTA, TunedLasso, tune_lasso, widen
+from vlista_core.solvers.selection import COUNTS
 from vlista_core.study import Row
 from vlista_core.study.measuring import finite
 from vlista_core.tensorfile import Json
@@ -32,8 +33,8 @@ _WORTH = 1e-4
 """SSIM that is not worth a wider grid or more iterations."""
 STANDSTILL = 1e-7
 """Relative change at which ISTA stops: close to rounding, for what moves slowly may still have far to go."""
-_FLOORS = (1e-4, 1e-3, 1e-2, 1e-1)
-"""Noise floors of BCS that are tried first, as shares of E|y|²."""
+_FLOORS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
+"""Noise floors of BCS that are tried first: shares of the power of y, so that from 1 on all of it is noise."""
 _ISTA_IMAGES, _BCS_IMAGES = 32, 12
 """Validation images of a search."""
 _AFFORDABLE = 1.6e12
@@ -69,7 +70,8 @@ def make_lmmse(problem: ImageProblem, seed: int) -> Fitted:
 def make_ista(basis: str, problem: ImageProblem, seed: int) -> Fitted:
     """ISTA on a fixed dictionary. Its step is 1/‖ΦΨ‖² of each image; it starts from zero, which is the mean image."""
     solver = ISTA(dictionary=BASES[basis](problem, seed), tolerance=STANDSTILL, formed=basis != "canonical")
-    found = tune_lasso(solver, problem, partial(negative_ssim, problem), worth=_WORTH, count=_ISTA_IMAGES, seed=seed)
+    figure = partial(negative_ssim, problem)
+    found = tune_lasso(solver, problem, figure, worth=_WORTH, counts=COUNTS, count=_ISTA_IMAGES, seed=seed)
     return found.solver, {**told(found, lambda score: -score), "validation_samples": _ISTA_IMAGES}
 
 

@@ -16,12 +16,14 @@ import torch
 from torch import Tensor, nn
 
 from vlista_core.dictionaries import LearnedDictionary
+from vlista_core.estimate import Measurement
 from vlista_core.experiments.experiment import Experiment, cells_of, identity, published, rows_by
 from vlista_core.linops import DenseMap, LinearMap
 from vlista_core.models import ADLISTA, LISTA, NALISTA, VLISTA, UnfoldedModel
 from vlista_core.models.complexity import inputs, latency, macs_of, parameters
 from vlista_core.models.dlista import LikelihoodBlock
 from vlista_core.solvers import ISTA
+from vlista_core.solvers.ista import gradient_step_size, pieces
 from vlista_core.study import Cell, Context, Row, Table
 from vlista_core.study.tables import milliseconds, missing, number
 
@@ -89,7 +91,7 @@ class Complexity(Experiment):
         if name != "vlista-prior":
             row |= self._timed("latency", prepare)
         if name == "ista":
-            row |= self._timed("norm", lambda number, batch: inputs(m, LENGTH, batch, seed=number)[1].spectral_norm)
+            row |= self._timed("norm", partial(_norm, m))
         if name.startswith("a-dlista"):
             row["augmentation_parameters"] = parameters(modules[0].get_submodule("augmentation"))
         return row
@@ -154,6 +156,12 @@ def _pair(mean: float, error: float) -> str:
     if missing(mean):
         return "–"
     return f"{milliseconds(mean)} ± {number(error, '.0f' if error >= 10 else '.1f' if error >= 0.1 else '.2g')}"
+
+
+def _norm(m: int, number: int, batch: int) -> Callable[[], object]:
+    """The spectral norms of a batch, as many at a time as ISTA takes."""
+    system = Measurement(*inputs(m, LENGTH, batch, seed=number))
+    return lambda: [gradient_step_size(piece.phi) for piece in pieces(system, formed=False)]
 
 
 def _subject(name: str, m: int) -> tuple[list[nn.Module], Prepare]:

@@ -16,6 +16,7 @@ import torch
 from vlista_core.data.synthetic import SyntheticProblem
 from vlista_core.dictionaries import LearnedDictionary
 from vlista_core.estimate import Estimator
+from vlista_core.experiments.baselines import STANDSTILL, told
 from vlista_core.experiments.curves import Curve, draw_panels
 from vlista_core.experiments.experiment import Experiment, by_measurements, cells_of, identity, rows_by
 from vlista_core.experiments.recipes import FROM, Fitted, Made, Recipe, estimate_test_draws, fit, started
@@ -23,10 +24,12 @@ from vlista_core.metrics import finite_samples, nmse_db, nmse_median_db, squared
 from vlista_core.models import ADLISTA, ALISTA, DLISTA, LISTA, NALISTA, VLISTA, UnfoldedModel
 from vlista_core.models.fixed_dictionary import averaged_weights
 from vlista_core.problems import Problem
-from vlista_core.solvers import BCS, FISTA, ISTA, Solver, select_hyperparameters
+from vlista_core.solvers import BCS, FISTA, ISTA, tune_lasso, widen
+from vlista_core.solvers.ista import LassoSolver
 from vlista_core.study import Cell, Context, Figure, Row, Table
 from vlista_core.study.measuring import finite
 from vlista_core.study.tables import decibels, missing
+from vlista_core.tensorfile import Json
 
 LAYERS = 3
 AVERAGED = 64
@@ -39,13 +42,32 @@ _QUANTILES_AT = (64, 96, 128)
 """Measurements that have a panel of quantiles."""
 _LEAST_DB = -120.0
 """An error of exactly zero counts as this."""
+_VALIDATION, _WORTH_DB = 128, 0.05
+"""Validation draws of a search, and what is not worth a wider grid or more iterations."""
+_FLOORS = tuple(10.0**power for power in range(-9, 1))
+"""Noise floors of BCS that are tried first: a share of the power of y, so that 1 takes all of it for noise."""
 
 
-def searched(solver: type[Solver], problem: SyntheticProblem, seed: int) -> Fitted:
-    """The best of a grid on validation draws."""
-    grid = {"penalty": (0.003, 0.01, 0.03, 0.1, 0.2), "iterations": (3, 30, 300)}
-    found = select_hyperparameters(solver, grid, problem, nmse_median_db, seed=seed)
-    return found.solver, {"chosen": {key: float(str(value)) for key, value in found.scores[0][0].items()}}
+def searched(solver: LassoSolver, problem: SyntheticProblem, seed: int) -> Fitted:
+    """The solver with the penalty and the iterations, at most `COUNTS[-1]`, of the least median error on validation draws."""
+    found = tune_lasso(solver, problem, nmse_median_db, worth=_WORTH_DB, count=_VALIDATION, seed=seed)
+    return found.solver, {**told(found, float), "validation_samples": _VALIDATION}
+
+
+def searched_bcs(problem: SyntheticProblem, seed: int) -> Fitted:
+    """BCS with the noise floor of the least median error on validation draws; it has its own stopping rule."""
+    batch = problem.sample(_VALIDATION, seed=seed, split="validation")
+
+    def score(floor: float) -> float:
+        estimate = BCS(noise_floor=floor).estimate(batch.y, batch.phi, batch.noise_var)
+        return nmse_median_db(estimate.signal, batch.signal)
+
+    found = widen(score, _FLOORS, worth=_WORTH_DB, limits=(1e-16, 1.0))
+    tried: list[Json] = [[floor, finite(value, 4)] for floor, value in sorted(found.scores.items())]
+    return BCS(noise_floor=found.value), {
+        "noise_floor": found.value, "inside": {"noise_floor": found.inside}, "tried": tried,
+        "validation_samples": _VALIDATION,
+    }  # fmt: skip
 
 
 def build(name: str, problem: SyntheticProblem, seed: int) -> UnfoldedModel:
@@ -102,11 +124,11 @@ MODELS: dict[str, Made[SyntheticProblem]] = {
     "nalista": _recipe(800, 1e-3),
     "alista-per-sample": _recipe(400, 2e-3),
     "nalista-per-sample": _recipe(400, 1e-3),
-    "ista": partial(searched, ISTA),
-    "fista": partial(searched, FISTA),
-    "bcs": lambda problem, seed: (BCS(), {}),
+    "ista": partial(searched, ISTA(tolerance=STANDSTILL)),
+    "fista": partial(searched, FISTA(tolerance=STANDSTILL)),
+    "bcs": searched_bcs,
 }
-"""Every row, the most important first. BCS has its own stopping rule and nothing to search for."""
+"""Every row, the most important first."""
 VARYING_ONLY = ("alista-per-sample", "nalista-per-sample")
 """With one Φ the weights of a sample are those of all."""
 
@@ -167,9 +189,7 @@ class Synthetic(Experiment):
             title=f"Median NMSE of {self.test_samples:,} sparse vectors, n = {self.length}, three layers",
             x_label="measurements m", y_label="median NMSE (dB)", x_ticks=columns, y_limits=_SHOWN_DB,
         ):  # fmt: skip
-            caption = (
-                "ISTA, FISTA and BCS have no depth to keep to: their iterations and penalties come from a grid search."
-            )
+            caption = "ISTA, FISTA and BCS have no depth to keep to: iterations, penalties and noise floors come from a search."
             figures.append(Figure("Median NMSE by number of measurements", caption, path))
         for phi, words in _WORDS.items():
             path = folder / f"synthetic_quantiles_{phi}.png"

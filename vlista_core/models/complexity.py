@@ -66,7 +66,8 @@ def macs_of(run: Callable[[], object], module: nn.Module) -> int:
     single = [part for part in module.modules() if isinstance(part, Doubling) and part.single]
     hooks = [part.register_forward_hook(lambda _, __, image: outputs.append(image.numel())) for part in single]
     try:
-        with FlopCounterMode(display=False, custom_mapping=_FACTORISATIONS) as counter:
+        # torch's counter follows modules through their gradients, and stumbles over parameters as inputs without them.
+        with torch.enable_grad(), FlopCounterMode(display=False, custom_mapping=_FACTORISATIONS) as counter:
             run()
     finally:
         for hook in hooks:

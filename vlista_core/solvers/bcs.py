@@ -84,11 +84,18 @@ class BCS(Solver):
 def _best_change(
     prior: Tensor, sparsity: Tensor, quality: Tensor, admission: float, seen: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The best new γ, the rise it brings and its column, for each sample: [batch, 1], [batch], [batch, 1]."""
-    rest = (1.0 - prior * sparsity).clamp_min(torch.finfo(prior.dtype).eps)
-    s = (sparsity / rest).clamp_min(torch.finfo(prior.dtype).tiny)
+    """The best new γ, the rise it brings and its column, for each sample: [batch, 1], [batch], [batch, 1].
+
+    A column whose S or 1 - γS has sunk into rounding stays as it is.
+    """
+    eps = torch.finfo(prior.dtype).eps
+    rest = 1.0 - prior * sparsity
+    lost = (rest <= eps) | (sparsity <= eps * sparsity.amax(1, keepdim=True))
+    rest, sparsity = torch.where(lost, 1.0, rest), torch.where(lost, 1.0, sparsity)
+    s = sparsity / rest
     q_squared = (quality.abs() / rest).square()
     best = torch.where(q_squared > admission * s, (q_squared - s) / s.square(), 0.0)
+    best = torch.where(lost, prior, best)
     gain = _log_likelihood(best, s, q_squared) - _log_likelihood(prior, s, q_squared)
     chosen = (gain * seen).argmax(1, keepdim=True)
     return best.gather(1, chosen), gain.gather(1, chosen)[:, 0], chosen

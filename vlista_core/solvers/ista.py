@@ -49,7 +49,7 @@ class LassoSolver(Solver):
         yield from self._run(*self.system(y, phi, noise_var), counts)
 
     def _run(self, system: Measurement, dictionary: LinearMap, counts: Sequence[int]) -> Iterator[Estimate]:
-        runs = [self._run_piece(piece, counts) for piece in _pieces(system, formed=self.formed)]
+        runs = [self._run_piece(piece, counts) for piece in pieces(system, formed=self.formed)]
         for found in zip(*runs, strict=True):
             code, taken = (torch.cat(parts) for parts in zip(*found, strict=True))
             yield Estimate(dictionary.apply(code), code, iterations=taken)
@@ -87,7 +87,7 @@ class ISTA(LassoSolver):
         return (new, step, threshold), relative_change(new, code) <= self.tolerance
 
 
-def _pieces(system: Measurement, *, formed: bool) -> Iterator[Measurement]:
+def pieces(system: Measurement, *, formed: bool) -> Iterator[Measurement]:
     """The samples, a few at a time where each has a stored matrix of its own; ΦΨ as a matrix where `formed` asks for it."""
     size, phi = len(system.y), system.phi
     if phi.batch is not None and system.y.device.type == "cpu" and (formed or isinstance(phi, DenseMap)):
