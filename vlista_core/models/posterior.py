@@ -25,8 +25,8 @@ _BLOCK_ENTRIES = 2**22
 _INTERPOLATION = (0.25, 0.75, 0.75, 0.25)
 """Weights with which a doubling of kernel 4 interpolates linearly."""
 _BOTTLENECK, _SIZE_SHARE, _RAW_SPREAD = 0.1, 0.3, 0.2
-"""Where `Posterior.start_from` starts: the factor of the bottleneck's weights, what the size of y adds to its biases, the spread of
-the raw map of deviations."""
+"""Where `Posterior.start_from` starts: the factor of the bottleneck's weights, what the size of y adds to its biases, and the
+spread of the raw map of deviations."""
 
 
 class Doubling(nn.ConvTranspose2d):
