@@ -37,6 +37,8 @@ from vlista_core.tensorfile import Json
 TITLES = {"mnist": "MNIST", "cifar10": "CIFAR-10"}
 """Data set -> how tables call it."""
 _WITH_ERROR = "{:.3f} ± {:.3f}"
+CONTROL = "vlista-constant"
+"""Of an ablation; it runs at one number of measurements."""
 Size = Literal["full", "half"]
 SIZES: dict[Size, str] = {"full": "", "half": " at half size"}
 """Size of the images -> how titles say it."""
@@ -142,7 +144,8 @@ class ImageTable(ImageExperiment):
     def cells(self) -> list[Cell]:
         """Seed by seed, number of measurements by number of measurements, all models of each together."""
         cells = self.model_cells(seed=range(self.seeds), measurements=self.measurements)
-        return [cell for cell in cells if cell["seed"] == 0 or cell["measurements"] == self.repeated]
+        once = [cell for cell in cells if cell["model"] != CONTROL or cell["measurements"] == self.repeated]
+        return [cell for cell in once if cell["seed"] == 0 or cell["measurements"] == self.repeated]
 
     def run(self, cell: Cell, context: Context) -> Row:
         model, m, seed = identity(cell)
@@ -260,9 +263,13 @@ class Mnist(ImageTable, images="mnist"):
 class Cifar10(ImageTable, images="cifar10"):
     """CIFAR-10 with a Φ for each image."""
 
+    at_half_size: ClassVar[dict[str, Any]] = {"measurements": (25,), "repeated": 25}
+
 
 class MnistFixed(ImageTable, images="mnist", fixed=True):
     """MNIST with one Φ for all images."""
+
+    at_half_size: ClassVar[dict[str, Any]] = {"measurements": (25, 125), "repeated": 25, "seeds": 1}
 
     models: tuple[str, ...] = ("lista", "alista", "nalista", "alista-12", "nalista-12", "a-dlista")
 

@@ -9,7 +9,7 @@ Ours: dictionaries start as Gaussian matrices with atoms of unit norm on average
 training images (`start_from`); fresh draws for ever; a plateau is `PATIENCE` validations without a new best, and training ends
 at the one after the second drop, or at a cap that the row names; the weights with the best validation loss are kept. DLISTA's
 steps and thresholds count as reconstruction. VLISTA: one draw of the dictionaries per sample and step, δ = 0.05, the
-conditional prior as wide as the row says and evaluated for one sample in sixteen.
+conditional prior as wide as the row says and evaluated for one sample of two batches.
 """
 
 import math
@@ -35,10 +35,10 @@ from vlista_core.training import Trainer, TrainingResult
 LAYERS = 3
 RECONSTRUCTION, AUGMENTATION, VARIATIONAL, WEIGHT_DECAY = 1e-2, 1e-3, 1e-3, 5e-4
 PATIENCE, DROPS = 4, 2
-PRIOR_SHARE = 16
+PRIOR_SHARE = 256
 NOISE, DEVIATION = 0.05, 0.01
 """Of VLISTA: δ of the likelihood, and where the deviations of the posterior start."""
-CAPS = {"lista": (3000, 2000), "dlista": (3000, 2000), "a-dlista": (2500, 1500), "vlista": (600, 400)}
+CAPS = {"lista": (2000, 2000), "dlista": (2000, 2000), "a-dlista": (2000, 1500), "vlista": (300, 300)}
 """Most steps, by network: at half size and at full size."""
 NETWORKS = (*CAPS, "vlista-constant")
 PRIOR_WIDTHS = (32, 8)
@@ -58,7 +58,7 @@ def recipe_for(name: str, problem: ImageProblem) -> "PaperRecipe":
         return PaperRecipe(CAPS[name][large])
     dictionaries = 128 * problem.signal_length**2
     slices = min(128, 2 ** math.ceil(math.log2(max(1.0, dictionaries / _ENTRIES))))
-    return PaperRecipe(CAPS[name][large], slices=slices, validate_every=25, validation_samples=64 if large else 256)
+    return PaperRecipe(CAPS[name][large], slices=slices, validate_every=25, validation_samples=64)
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,11 @@ from vlista_core.models.distributions import DictionaryDistribution
 
 _DOUBLINGS = 5
 _BLOCK_ENTRIES = 2**22
+_CODE_SHARE, _LEAST_SIZE = 0.3, 1e-12
+"""What the size of a code takes from the features at the start, and the least one that is divided by."""
 _INTERPOLATION = (0.25, 0.75, 0.75, 0.25)
 """Weights with which a doubling of kernel 4 interpolates linearly."""
-_BOTTLENECK, _SIZE_SHARE, _RAW_SPREAD = 0.1, 0.3, 0.2
+_BOTTLENECK, _SIZE_SHARE, _RAW_SPREAD = 0.1, 1.0, 0.2
 """Where `Posterior.start_from` starts: the factor of the bottleneck's weights, what the size of y adds to its biases, and the
 spread of the raw map of deviations."""
 
@@ -213,11 +215,11 @@ class Posterior(DictionaryDecoders):
     def start_from(self, y: Tensor, phi: LinearMap, deviation: float, generator: torch.Generator) -> None:
         """Start where training can begin, as the paper does not say where: from y [batch, m] and Φ of some training samples.
 
-        The bottleneck starts with positive biases, beside which its inputs are small: a dictionary that samples share, and
-        which differs a little between them. Drawn layers shrink what passes them; the last one is scaled so that the atoms
-        have unit norms on average. The decoder of the deviations starts as linear interpolation with a negative last layer, and
-        all features grow with the size of y: the error that a deviation makes does too, so that samples start with deviations
-        that fall with it, a little. They spread by a fifth about `deviation`.
+        The bottleneck starts with positive biases, to which it adds the size of y, for all features alike, and a little of
+        everything else. The decoder of the mean starts blind to what its features have in common, so that samples share a
+        dictionary at first; its last layer is scaled so that the atoms have unit norms on average. The decoder of the
+        deviations starts as linear interpolation with a negative last layer: the error that a deviation makes grows with y, so
+        that deviations start to fall with it. They spread by a fifth about `deviation`. `follow` adds the size of codes.
         """
         code = y.new_zeros(len(y), self.atoms)
         self.bottleneck.weight.mul_(_BOTTLENECK)
@@ -225,6 +227,10 @@ class Posterior(DictionaryDecoders):
         sizes = torch.relu(self.measurement_layer(to_channels(y))).mean()
         self.bottleneck.weight[:, self.atoms : self.atoms + y.shape[1]] = _SIZE_SHARE / (y.shape[1] * float(sizes))
         features = self._features(code, y, phi)
+        first = cast(Doubling, self.centre_decoder[0]).weight[0, 0]
+        for row, column in itertools.product(SingleDoubling.TAPS, SingleDoubling.TAPS):
+            taps = tuple(zip(*itertools.product([tap for tap, _ in row], [tap for tap, _ in column]), strict=True))
+            first[taps] -= first[taps].mean()
         for part in self.raw_decoder.modules():
             if isinstance(part, Doubling):
                 part.weight.copy_(
@@ -241,6 +247,12 @@ class Posterior(DictionaryDecoders):
                 cast(Doubling, decoder[-1]).weight.mul_(spread / float(decoder(features).std()))
             *_, bias = decoder.parameters()
             bias.add_(bias.new_tensor(middle) - decoder(features).mean((0, 2, 3)))
+
+    @torch.no_grad()
+    def follow(self, code: Tensor) -> None:
+        """Let all features fall with the size of codes such as these, [batch, b]: late layers leave less to lose."""
+        size = float(torch.relu(self.code_layer(to_channels(code))).mean())
+        self.bottleneck.weight[:, : self.atoms] = -_CODE_SHARE / (self.atoms * max(size, _LEAST_SIZE))
 
     def _rows(self, phi: LinearMap) -> Tensor:
         """A convolution of width 3 along the rows of Φ, n channels to one: Φ applied to three vectors, shifted and added."""

@@ -131,9 +131,10 @@ class VLISTA(UnfoldedModel):
         self.posterior.start_from(some.y, some.phi, self.deviation, generator)
         psi = DenseMap(self._posterior(batch.y.new_zeros(len(some), self.decoder.shape[1]), some.y, some.phi).mean)
         step = 0.5 / float((some.phi @ psi).spectral_norm().square().mean())
-        gradient = psi.adjoint(some.phi.adjoint(some.y)).abs().square().mean().sqrt()
+        gradient = psi.adjoint(some.phi.adjoint(some.y))
+        self.posterior.follow(step * gradient)
         if isinstance(self.augmentation, PaperAugmentation):
-            self.augmentation.start(step, _THRESHOLD * step * float(gradient))
+            self.augmentation.start(step, _THRESHOLD * step * float(gradient.abs().square().mean().sqrt()))
         every, codes = torch.arange(len(batch), device=batch.y.device), []
         for index in torch.split(every, max(1, _PIECES * _CACHED // math.prod(self.decoder.shape))):
             part = batch.select(index)
@@ -201,25 +202,36 @@ class VLISTA(UnfoldedModel):
             noise = [-each for each in noise] if draw % 2 else self.draw_noise(len(batch), generator)
             run = self.run(batch.y, batch.phi, batch.noise_var, noise)
             likelihood = likelihood + sum(self.log_likelihoods(run, batch.signal)) / self.draws
-            divergence = divergence + sum(self.divergences(run)) / self.draws
+            if draw % 2 == 0:
+                divergence = divergence + sum(self.divergences(run, generator)) / math.ceil(self.draws / 2)
         return Elbo(likelihood, divergence)
 
     def log_likelihoods(self, run: Run, signal: Tensor) -> list[Tensor]:
         """log N(s | s_t, δ²) of each layer: [batch] each. signal: [batch, n]."""
         return [gaussian_log_likelihood(signal, mean, self.noise) for mean in run.signals]
 
-    def divergences(self, run: Run) -> list[Tensor]:
+    def divergences(self, run: Run, generator: torch.Generator | None = None) -> list[Tensor]:
         """KL of the posterior of each layer from its prior: [batch] each.
 
-        With a `prior_share`, those from the second layer on are those of the first samples for all: the batch has the right
-        mean over all batches, single samples have not.
+        With a `prior_share` and a generator, those from the second layer on are estimated from one of so many samples, which
+        the generator chooses: their mean is right on average, single samples are not.
         """
         first = run.posteriors[0].divergence(standard_gaussian(run.dictionaries[0]), run.dictionaries[0])
-        some = slice(0, math.ceil(len(first) / self.prior_share))
-        posteriors = [posterior.select(some) for posterior in run.posteriors]
-        dictionaries = [dictionary[some] for dictionary in run.dictionaries]
-        later = list(map(self.prior.divergence, posteriors[1:], dictionaries[1:], dictionaries))
-        return [first, *(each if self.prior_share == 1 else each.mean().expand_as(first) for each in later)]
+        size, share = len(first), 1 if generator is None else self.prior_share
+        count = size // share
+        if size % share:
+            count += int(
+                torch.rand((), generator=generator, device=None if generator is None else generator.device)
+                < size % share / share
+            )
+        later = [first.new_zeros(size) for _ in run.posteriors[1:]]
+        if count:
+            some = slice(0, count)
+            posteriors = [posterior.select(some) for posterior in run.posteriors]
+            dictionaries = [dictionary[some] for dictionary in run.dictionaries]
+            found = map(self.prior.divergence, posteriors[1:], dictionaries[1:], dictionaries)
+            later = [each if count == size else (each.sum() * share / size).expand(size) for each in found]
+        return [first, *later]
 
     def training_loss(self, batch: Batch, *, generator: torch.Generator) -> Tensor:
         """-ELBO of a sample, the divergence weighted as the paper does.
