@@ -9,16 +9,18 @@ import pytest
 
 from vlista_core.experiments import EXPERIMENTS
 from vlista_core.experiments.experiment import STRUCK, compared
-from vlista_core.study import read_study, study_class
+from vlista_core.study import Cell, read_study, study_class
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "results" / "paper"
 TABLES = ("mnist", "cifar10", "mnist-fixed", "cifar10-fixed")
-LEARNED = ("lista", "alista", "nalista", "dlista", "a-dlista", "a-dlista-adaptive", "vlista")
+LEARNED = ("lista", "alista-12", "nalista-12", "dlista", "a-dlista", "a-dlista-adaptive", "vlista-anchored")
+DUE = ("lista", "dlista", "a-dlista", "vlista", "vlista-constant", "alista", "nalista")
+"""Rows at full size that are still to be trained: these networks by the paper's recipe, ALISTA and NALISTA of three layers."""
 AT_PAR = {("cifar10", 1)}
 """Where the adaptive A-DLISTA is as good as the linear MMSE estimate it starts from, and not better."""
 
-READ = {name: read_study(FOLDER / name, EXPERIMENTS) for name in EXPERIMENTS}
+READ = {folder.name: read_study(folder, EXPERIMENTS) for folder in sorted(FOLDER.iterdir()) if folder.is_dir()}
 ROWS: dict[str, list[dict[str, Any]]] = {
     name: [{**record.cell, **record.row} for record in read.records] for name, read in READ.items()
 }
@@ -34,16 +36,31 @@ def _ssim(experiment: str, model: str, measurements: int) -> float:
     return float(sum(values) / len(values))
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("name", READ)
 def test_every_row_is_of_the_experiment_as_it_is_now_and_none_is_missing(name: str) -> None:
-    read, now = READ[name], study_class(name, EXPERIMENTS).model_validate({})
+    half = {"size": "half"} if name.endswith("-half") else {}
+    read, now = READ[name], study_class(name.removesuffix("-half"), EXPERIMENTS).model_validate(half)
     assert read.study == now
     names = [read.study.cell_id(record.cell) for record in read.records]
-    assert names == [now.cell_id(cell) for cell in now.cells()]
+    expected = [cell for cell in now.cells() if half or not _is_due(cell)]
+    assert names == [now.cell_id(cell) for cell in expected]
     assert len((FOLDER / name / "rows.jsonl").read_text(encoding="utf-8").splitlines()) == len(names)
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+def _is_due(cell: Cell) -> bool:
+    return cell["model"] in DUE and (
+        cell.get("recipe") == "paper" or (cell["model"] in ("alista", "nalista") and "phi" not in cell)
+    )
+
+
+@pytest.mark.parametrize("name", [name for name in READ if name.endswith("-half")])
+def test_rows_know_the_clean_commit_that_made_them(name: str) -> None:
+    for record in READ[name].records:
+        assert record.provenance.commit is not None
+        assert record.provenance.dirty is False
+
+
+@pytest.mark.parametrize("name", READ)
 def test_the_committed_tables_are_those_of_the_rows(name: str) -> None:
     tables = READ[name].study.tables(READ[name].frame)
     assert (FOLDER / name / "table.md").read_text(encoding="utf-8") == "\n".join(table.markdown() for table in tables)
@@ -78,7 +95,7 @@ def test_networks_are_at_or_above_the_printed_figure(table: str) -> None:
 def test_the_adaptive_one_leads_the_paper_s_rows(data: str, measurements: int) -> None:
     ours = _ssim(data, "a-dlista-adaptive", measurements)
     rows = {row["model"] for row in ROWS[data] if row["measurements"] == measurements}
-    assert rows >= {"lista", "dlista", "vlista", "bcs"}
+    assert rows >= {"lista", "dlista", "vlista-anchored", "bcs"}
     for model in rows - {"a-dlista-adaptive", "lmmse"}:
         assert ours > _ssim(data, model, measurements), model
 
@@ -86,7 +103,7 @@ def test_the_adaptive_one_leads_the_paper_s_rows(data: str, measurements: int) -
 @pytest.mark.parametrize("data", ["mnist", "cifar10"])
 @pytest.mark.parametrize("measurements", [1, 10, 100, 300, 500])
 def test_vlista_is_ahead_of_bcs_and_the_adaptive_one_of_the_linear_estimate(data: str, measurements: int) -> None:
-    assert _ssim(data, "vlista", measurements) > _ssim(data, "bcs", measurements)
+    assert _ssim(data, "vlista-anchored", measurements) > _ssim(data, "bcs", measurements)
     margin = 0.0002 if (data, measurements) in AT_PAR else 0.0
     assert _ssim(data, "a-dlista-adaptive", measurements) > _ssim(data, "lmmse", measurements) - margin
 
@@ -108,19 +125,11 @@ def test_the_adaptive_one_trains_in_minutes() -> None:
     assert _ssim("mnist", "a-dlista-adaptive", 100) >= 0.66
 
 
-def test_vlista_tells_unseen_digits_at_every_noise_level() -> None:
-    rows = [row for row in ROWS["ood"] if row["model"] == "vlista"]
-    assert len(rows) > 1
-    for row in rows:
-        assert len(row["p_values"]) == 4
-        assert max(row["p_values"].values()) < 0.05, row["seed"]
-
-
 @pytest.mark.parametrize("phi", ["varying", "fixed"])
 @pytest.mark.parametrize("measurements", [64, 96, 128, 160])
 def test_the_adaptive_one_is_the_best_of_three_layers_on_synthetic_data(phi: str, measurements: int) -> None:
     here = [row for row in ROWS["synthetic"] if (row["measurements"], row["phi"]) == (measurements, phi)]
     medians = {row["model"]: row["nmse_db"] for row in here}
-    assert {"lista", "dlista", "a-dlista", "vlista", "alista", "nalista"} < set(medians)
+    assert {"lista", "dlista", "a-dlista", "vlista-anchored", "alista", "nalista"} < set(medians)
     ours = medians.pop("a-dlista-adaptive")
     assert all(ours < median for model, median in medians.items() if model not in ("ista", "fista", "bcs"))

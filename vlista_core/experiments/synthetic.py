@@ -74,7 +74,7 @@ def build(name: str, problem: SyntheticProblem, seed: int) -> UnfoldedModel:
     """The network called `name`, started and untrained.
 
     The adaptive A-DLISTA works on whitened measurements, as in the image tables; all entries of a signal have the same power.
-    VLISTA has its posterior anchored at the decoder and a narrow prior; its augmentation starts as A-DLISTA's does.
+    The anchored VLISTA is ours: its posterior is centred on the decoder, its prior is narrow; it starts as A-DLISTA does.
     """
     n, generator = problem.length, torch.Generator().manual_seed(seed)
     psi = LearnedDictionary(torch.eye(n))
@@ -93,7 +93,7 @@ def build(name: str, problem: SyntheticProblem, seed: int) -> UnfoldedModel:
             model = ALISTA(_weights(name, problem, seed), layers=LAYERS)
         case "nalista" | "nalista-per-sample":
             model = NALISTA(_weights(name, problem, seed), layers=LAYERS, generator=generator)
-        case "vlista":
+        case "vlista-anchored":
             m = problem.measurements
             model = VLISTA(psi, m, layers=LAYERS, anchored=True, prior_width=4, generator=generator)
             sure = build("a-dlista", problem, seed)
@@ -119,7 +119,7 @@ MODELS: dict[str, Made[SyntheticProblem]] = {
     "a-dlista": _recipe(400, 2e-3, batch_size=32),
     "dlista": _recipe(800, 2e-3),
     "lista": _recipe(800, 1e-3),
-    "vlista": _recipe(60, 3e-4, batch_size=16, validation_samples=64),
+    "vlista-anchored": _recipe(60, 3e-4, batch_size=16, validation_samples=64),
     "alista": _recipe(800, 5e-3),
     "nalista": _recipe(800, 1e-3),
     "alista-per-sample": _recipe(400, 2e-3),
