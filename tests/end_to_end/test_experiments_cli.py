@@ -31,6 +31,7 @@ class Tiny(MnistFixed):
     heading: ClassVar[str] = "Tiny <b>"
     models: tuple[str, ...] = ("lista", "a-dlista")
     measurements: tuple[int, ...] = (100, 10)
+    recipes: tuple[str, ...] = ("ours",)
     seeds: int = 2
 
     def run(self, cell, context):
@@ -94,7 +95,7 @@ def test_killed_in_the_middle_it_goes_on_in_processes_and_reports(tiny: Path) ->
     said, notes = resumed.communicate(timeout=120)
     assert (resumed.returncode, notes) == (0, "")
     assert len(said.splitlines()) == 6 - len(before)
-    assert re.search(r"mnist-fixed\.a-dlista\.m10\.s0: ssim 0\.410 \(paper 0\.358\), \d+ s in all", said)
+    assert re.search(r"mnist-fixed\.a-dlista\.m10\.s0\.recipe-ours: ssim 0\.410 \(paper 0\.358\), \d+ s in all", said)
     records = _records()
     assert records[: len(before)] == before
     assert len(records) == 6
@@ -102,7 +103,9 @@ def test_killed_in_the_middle_it_goes_on_in_processes_and_reports(tiny: Path) ->
     assert all(record["provenance"]["peak_gigabytes"] > 0 for record in records)
 
     table = _call("table", "mnist-fixed", "-o", "run")
-    assert "| a-dlista | 0.505 ± 0.002 | 0.566 ± 0.001 | −0.061 | 2 of 2 | 0.500 … 0.510 | 50 | – |" in table.stdout
+    assert (
+        "| a-dlista | ours | 0.505 ± 0.002 | 0.566 ± 0.001 | −0.061 | 2 of 2 | 0.500 … 0.510 | 50 | – |" in table.stdout
+    )
     assert re.search(r"mnist-fixed\s+6\s+6\s+A table of next to nothing", _call("list", "-o", "run").stdout)
 
     assert _call("report", "-o", "run").exit_code == 0
@@ -131,9 +134,9 @@ def test_an_interrupt_ends_in_one_line_and_the_same_command_goes_on(tiny: Path) 
 def test_a_cell_that_fails_leaves_the_others_and_ends_in_code_1(tiny: Path) -> None:
     result = _call("run", "mnist-fixed", "--measurements", "10", "--data", "somewhere", "-o", "run")
     assert result.exit_code == 1
-    assert result.stdout.startswith("mnist-fixed.a-dlista.m10.s0: ssim 0.410")
+    assert result.stdout.startswith("mnist-fixed.a-dlista.m10.s0.recipe-ours: ssim 0.410")
     assert result.stderr.splitlines() == [
-        "mnist-fixed.lista.m10.s0 failed: the data are wrong",
+        "mnist-fixed.lista.m10.s0.recipe-ours failed: the data are wrong",
         "cells that failed: 1; the same command tries them again",
     ]
     again = _call("run", "mnist-fixed", "--measurements", "10", "--seeds", "0", "--restart", "-o", "run")

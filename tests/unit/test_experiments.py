@@ -18,7 +18,7 @@ from torch import Tensor
 from vlista_core.data.synthetic import SyntheticProblem
 from vlista_core.estimate import Estimate, Estimator, Measurement
 from vlista_core.experiments import EXPERIMENTS
-from vlista_core.experiments.cli import chosen_studies, integers, is_wanted, wanted_studies
+from vlista_core.experiments.cli import chosen_studies, folder_of, integers, is_wanted, wanted_studies
 from vlista_core.experiments.curves import LOOKS
 from vlista_core.experiments.experiment import compared, printed, published, struck
 from vlista_core.experiments.images import ImageTable, Mnist
@@ -36,6 +36,7 @@ class Toy(Mnist):
 
     models: tuple[str, ...] = ("lista", "a-dlista", "a-dlista-adaptive")
     measurements: tuple[int, ...] = (100, 10)
+    recipes: tuple[str, ...] = ("ours",)
     seeds: int = 2
 
     def run(self, cell: Cell, context: Context) -> Row:
@@ -48,16 +49,18 @@ class Toy(Mnist):
 def test_a_table_shows_ours_the_papers_and_the_difference(tmp_path: Path) -> None:
     result = run_study(Toy(), tmp_path)
     assert [Toy().cell_id(record.cell) for record in result.records][:4] == [
-        "mnist.lista.m100.s0", "mnist.a-dlista.m100.s0", "mnist.a-dlista-adaptive.m100.s0", "mnist.a-dlista.m10.s0",
-    ]  # fmt: skip
-    assert result.faults == {"mnist.lista.m10.s0": "no such thing"}
+        f"mnist.{words}.s0.recipe-ours"
+        for words in ("lista.m100", "a-dlista.m100", "a-dlista-adaptive.m100", "a-dlista.m10")
+    ]
+    assert result.faults == {"mnist.lista.m10.s0.recipe-ours": "no such thing"}
     overview, ten, hundred = Toy().tables(result.frame)
-    assert overview.lines[0] == ("lista", "– (0.111)", "0.510 (0.370)")
-    assert overview.lines[2][2] == "0.510 (0.479†)"
+    assert overview.lines[0] == ("lista", "0.111 · – · –", "0.370 · – · 0.510")
+    assert overview.lines[2][2] == "0.479† · – · 0.510"
     assert "† printed for a-dlista" in overview.title
-    assert ten.lines[0] == ("lista", "–", "0.111 ± 0.001", "–", "0 of 1", "–", "–", "–")
+    assert ten.lines[0] == ("lista", "ours", "–", "0.111 ± 0.001", "–", "0 of 1", "–", "–", "–", "–", "–")
     assert hundred.lines[2] == (
-        "a-dlista-adaptive", "0.510 ± 0.001", "0.479 ± 0.001†", "+0.031", "2 of 2", "0.500 … 0.520", "1,000", "12",
+        "a-dlista-adaptive", "ours", "0.510 ± 0.001", "0.479 ± 0.001†", "+0.031", "2 of 2", "0.500 … 0.520", "1,000", "3", "12",
+        "12",
     )  # fmt: skip
 
 
@@ -67,7 +70,9 @@ def test_what_is_chosen_exists_or_is_refused_in_one_sentence() -> None:
     wanted: dict[str, Sequence[str | int]] = {"model": ["lista"], "measurements": [100], "seed": [1]}
     assert wanted_studies("mnist", studies, wanted) == studies
     chosen = [studies[0].cell_id(cell) for cell in studies[0].cells() if is_wanted(cell, wanted)]
-    assert chosen == ["mnist.lista.m100.s1"]
+    assert chosen == ["mnist.lista.m100.s1.recipe-paper", "mnist.lista.m100.s1.recipe-ours"]
+    assert [is_wanted(cell, {"recipe": ["paper"]}) for cell in studies[0].cells()].count(True) == 31
+    assert "mnist-half" in [folder_of(study) for study in chosen_studies("all", size="half")]
     assert [study.name for study in chosen_studies("all")] == list(EXPERIMENTS)
     for key, value, message in (
         ("model", "listo", "mnist has no cells with model listo; allowed are canonical, wavelet"),
@@ -80,6 +85,10 @@ def test_what_is_chosen_exists_or_is_refused_in_one_sentence() -> None:
         wanted_studies("mnist", studies, {"measurements": [10], "seed": [2]})
     with pytest.raises(ValueError, match="unknown study 'mnits'; known are synthetic, mnist"):
         chosen_studies("mnits")
+    with pytest.raises(ValueError, match="size must be one of full, half, got 'tiny'"):
+        chosen_studies("mnist", size="tiny")
+    with pytest.raises(ValueError, match="synthetic has no images, so size must be full, got half"):
+        chosen_studies("synthetic", size="half")
     with pytest.raises(ValueError, match="measurements must be integers with commas between"):
         integers("measurements", "1,x")
 
@@ -151,11 +160,11 @@ def test_a_sample_that_diverged_is_counted_and_leaves_no_figure(tmp_path: Path) 
 def test_a_seed_that_diverged_leaves_no_mean() -> None:
     good: Row = {"ssim": 0.5, "ssim_error": 0.001, "test_samples": 10, "diverged": 0}
     bad: Row = {**good, "ssim": None, "ssim_error": None, "diverged": 2}
-    cells: list[Cell] = [{"seed": seed, "measurements": 100, "model": "lista"} for seed in (0, 1)]
+    cells: list[Cell] = [{"seed": seed, "measurements": 100, "model": "lista", "recipe": "ours"} for seed in (0, 1)]
     rows = [Record(cell=cell, row=row, provenance=Provenance()) for cell, row in zip(cells, (good, bad), strict=True)]
     overview, hundred = Mnist(models=("lista",), measurements=(100,), seeds=2).tables(frame(rows))
-    assert overview.lines == [("lista", "diverged (2) (0.370)")]
-    assert hundred.lines[0][1:6] == ("diverged (2)", "0.370 ± 0.001", "–", "2 of 2", "–")
+    assert overview.lines == [("lista", "0.370 · – · diverged (2)")]
+    assert hundred.lines[1][1:7] == ("ours", "diverged (2)", "0.370 ± 0.001", "–", "2 of 2", "–")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")

@@ -92,23 +92,10 @@ class Adaptation(ImageExperiment):
         return network, details
 
     def tables(self, frame: pd.DataFrame) -> list[Table]:
-        lines: list[tuple[str, ...]] = []
-        keys = ["power", "recipe", "model", "equal"]
-        known: list[Any] = list(frame.groupby(keys, sort=False)) if not frame.empty else []
-        for (power, recipe, model, budget), rows in known:
-            words = "" if model == "a-dlista" else f", equal {budget}"
-            spread = rows["ssim"].max() - rows["ssim"].min()
-            varied = [
-                f"{100 * rows[f'variation.{key}'].map(max).mean():.1f} %" if model == "a-dlista" else "–"
-                for key in _KEYS
-            ]
-            held = number(rows["held_ssim"].mean(), ".3f") if model == "a-dlista" else "–"
-            lines.append(
-                (
-                    f"{power} power", recipe, f"{model}{words}", f"{rows['ssim'].mean():.3f} ± {spread / 2:.3f}", held, *varied,
-                    f"{len(rows)} of {self.seeds}", *(number(rows[f"budget.{key}"].mean(), ",.0f") for key in _BUDGET),
-                )
-            )  # fmt: skip
+        keys = ("power", "recipe", "model", "equal")
+        kinds = list(dict.fromkeys(tuple(str(cell[key]) for key in keys) for cell in self.cells()))
+        found: dict[Any, pd.DataFrame] = {} if frame.empty else dict(list(frame.groupby(list(keys))))
+        lines = [self._line(kind, found.get(kind, pd.DataFrame())) for kind in kinds]
         heading = (
             "Φ", "recipe", "model", "SSIM ± half the range", "held at the means", "γ varies by", "θ varies by", "seeds",
             "steps", "images seen", "training (s)",
@@ -118,6 +105,21 @@ class Adaptation(ImageExperiment):
             "coefficient of variation over test images, of the layer where it is largest"
         )
         return [Table.of(title, heading, lines)]
+
+    def _line(self, kind: tuple[str, ...], rows: pd.DataFrame) -> tuple[str, ...]:
+        """A line of the table from the rows of its seeds. kind: power, recipe, model, what is equal."""
+        power, recipe, model, equal = kind
+        name = model if model == "a-dlista" else f"{model}, equal {equal}"
+        if rows.empty:
+            return (f"{power} power", recipe, name, *["–"] * 4, f"0 of {self.seeds}", *["–"] * len(_BUDGET))
+        spread = (rows["ssim"].max() - rows["ssim"].min()) / 2
+        adapted = ["–"] * 3
+        if model == "a-dlista":
+            varied = [f"{100 * rows[f'variation.{key}'].map(max).mean():.1f} %" for key in _KEYS]
+            adapted = [number(rows["held_ssim"].mean(), ".3f"), *varied]
+        spent = [number(rows[f"budget.{key}"].mean(), ",.0f") for key in _BUDGET]
+        figure = f"{rows['ssim'].mean():.3f} ± {spread:.3f}"
+        return (f"{power} power", recipe, name, figure, *adapted, f"{len(rows)} of {self.seeds}", *spent)
 
     def figures(self, frame: pd.DataFrame, folder: Path) -> list[Figure]:
         found = {

@@ -23,7 +23,7 @@ LOOKS = {
     "nalista-12": Look(_ORANGE, "2", MIXED),
     "vlista": Look(_PURPLE, "P", MIXED),
     "vlista-constant": Look(_PURPLE, "x", DOTTED),
-    "vlista-anchored": Look(_PURPLE, "*"),
+    "vlista-anchored": Look(_PURPLE, "P"),
     "dlista": Look(_BLUE, "^", MIXED),
     "a-dlista": Look(_BLUE, "o", strong=True),
     "a-dlista-adaptive": Look("#00365c", "*", strong=True),

@@ -248,7 +248,8 @@ def _summary(frame: pd.DataFrame) -> dict[Any, dict[Any, float]]:
     values = ["ssim", "ssim_error", "test_samples", "budget.seconds", "budget.steps", "budget.samples", "diverged"]
     if frame.empty:
         return {}
-    known = frame.reindex(columns=keys + values).astype(dict.fromkeys(values, float)).fillna({"recipe": ""})
+    known = frame.reindex(columns=keys + values).astype({**dict.fromkeys(values, float), "recipe": object})
+    known["recipe"] = known["recipe"].where(known["recipe"].notna(), "")
     return known.groupby(keys, sort=False).agg(
         ours=("ssim", lambda seeds: seeds.mean(skipna=False)), error=("ssim_error", "mean"), seeds=("ssim", "size"),
         least=("ssim", "min"), most=("ssim", "max"), samples=("test_samples", "mean"), seconds=("budget.seconds", "mean"),
