@@ -5,11 +5,13 @@
 the divergences weighted by 1e-3.
 
 The paper's: this bound with all layers alike, the standard normal first prior, a learned conditional prior, a posterior that
-sees x_{t-1}, y and Φ, A-DLISTA layers, the weight of the divergences. Ours: Ψ_t is a Kronecker product and q is over its factors;
-means are those that all samples share, scaled and moved by a network that sees powers along the angular grids; the
-conditional prior is a Markov chain with one learned number per layer and atom; the likelihood acts on s = h, the channel, as there
-is no true code; the augmentation is the adaptive one; s_t = Ψ_t x_t has no decoder of its own; and δ_t² is learned as a function of
-the sample and the antennas (`likelihood="learned"`, a named extension; "constant" is one number).
+sees x_{t-1}, y and Φ, A-DLISTA layers, the weight of the divergences.
+
+Ours: Ψ_t is a Kronecker product and q is over its factors; their means are what all samples share, scaled and moved by a
+network that sees powers along the angular grids; the conditional prior is a Markov chain with one learned number per layer and
+atom; the likelihood acts on s, the channel, as there is no true code; the augmentation is the adaptive one; s_t = Ψ_t x_t has
+no decoder of its own; δ_t² is learned as a function of the sample and the antennas: `likelihood="learned"`, a named extension
+("constant" is one number).
 
 Entries of a factor with N antennas are counted in units of N^(-1/2), in which those of a steering vector have modulus one: in
 that unit the first prior is standard normal, and every deviation here is in it.
@@ -119,9 +121,7 @@ class KroneckerVLISTA(ADLISTA):
         wanted = run.layers if every_layer else run.layers[-1:]
         trajectory = tuple(layer.dictionary.apply(layer.code) for layer in wanted)
         variance = self.likelihood(self.layers - 1, run.hidden[-1], trajectory[-1], Measurement(y, phi, noise_var))
-        return Estimate(
-            trajectory[-1], run.layers[-1].code, variance, trajectory=trajectory if every_layer else None
-        )
+        return Estimate(trajectory[-1], run.layers[-1].code, variance, trajectory=trajectory if every_layer else None)
 
     def draws(self, measured: Measurement, *, n_samples: int, seed: int) -> tuple[Tensor, Tensor]:
         """S reconstructions, each with its own dictionaries, [draws, batch, n], and the mean of their δ², [batch, n].
@@ -168,7 +168,9 @@ class KroneckerVLISTA(ADLISTA):
         blind to it, and a learned δ² near the errors of each layer on training draws of all SNRs."""
         sizes = [factor.abs().square().mean().sqrt() for factor in self._shared(0)]
         for learned in cast("list[LearnedKronecker]", list(self.dictionaries)):
-            weights = [each for each in (learned.delay_weight, learned.tx_weight, learned.rx_weight) if each is not None]
+            weights = [
+                each for each in (learned.delay_weight, learned.tx_weight, learned.rx_weight) if each is not None
+            ]
             for weight, size in zip(weights, sizes, strict=True):
                 weight.div_(size)
         measured = Measurement(batch.y, batch.phi, batch.noise_var)
@@ -213,7 +215,7 @@ class KroneckerVLISTA(ADLISTA):
 class KroneckerPosterior(nn.Module):
     """q(Ψ_t | x_{t-1}, y, Φ) factor by factor, from powers along each factor's grid and the noise level.
 
-    The powers are those of the back-projected Ψᴴ Φᴴ y, of the code x_{t-1} and of the columns of ΦΨ, with the Ψ that all samples
+    The powers are those of the back-projected ΨᴴΦᴴy, of the code x_{t-1} and of the columns of ΦΨ, with the Ψ that all samples
     share in the first layer; the network fits any number of measurements.
     """
 
