@@ -74,6 +74,7 @@ def _report(estimator: VLISTAEstimator, batch: Batch, words: str, draws: int) ->
         run = network.run(batch.y, batch.phi, batch.noise_var, None)
     for i, name in enumerate(("transmit", "receive")):
         found = [cast(Gaussian, posteriors[i]).deviation[:, 0] for posteriors in run.posteriors]
+        moved = sum(float((each / network.deviation).log().abs().mean()) for each in found) / len(found)
         means = ", ".join(f"{float(each.mean()):.3f}" for each in found)
         variation = [
             sum(float((each.std(axis) / each.mean(axis)).mean()) for each in found) / len(found) for axis in (0, 1)
@@ -82,7 +83,7 @@ def _report(estimator: VLISTAEstimator, batch: Batch, words: str, draws: int) ->
             f"  deviations, {name} factor: variation over samples {variation[0]:.0%}, over atoms {variation[1]:.0%}; ",
             end="",
         )
-        print(f"mean by layer {means}")
+        print(f"mean of |ln σ/σ₀| {moved:.2f}; mean by layer {means}")
 
 
 def _compare(problem: chanest.ChannelProblem, steps: int) -> None:

@@ -96,7 +96,7 @@ class KroneckerVLISTA(ADLISTA):
         ):
             if value not in known:
                 raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}")
-        self.divergence_weight = divergence_weight
+        self.divergence_weight, self.deviation = divergence_weight, deviation
         shapes = [(int(factor.shape[0]), int(factor.shape[1])) for factor in dictionary.frozen().factors]
         with torch.random.fork_rng(devices=[]):
             self.posterior = KroneckerPosterior(
