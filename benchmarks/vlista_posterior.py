@@ -1,6 +1,6 @@
 """What the posterior of `vlista` on channels has learned: what its variances cover, how its deviations differ, and a control.
 
-python benchmarks/vlista_posterior.py [--weights FILE] [--channels 1000] [--draws 16]
+python benchmarks/vlista_posterior.py [--weights FILE] [--channels 1000] [--draws 8]
 python benchmarks/vlista_posterior.py --control 1000     # trains both kinds of deviations for as many steps and compares them
 """
 
@@ -36,7 +36,7 @@ def main() -> None:
     parser.add_argument("--scenario", default="cdl_c_upa64x4")
     parser.add_argument("--weights", type=Path)
     parser.add_argument("--channels", type=int, default=1000)
-    parser.add_argument("--draws", type=int, default=16)
+    parser.add_argument("--draws", type=int, default=8)
     parser.add_argument("--control", type=int, metavar="STEPS")
     chosen = parser.parse_args()
     problem = chanest.ChannelProblem(chanest.load_scenario(chosen.scenario))
@@ -72,16 +72,13 @@ def _report(estimator: VLISTAEstimator, batch: Batch, words: str, draws: int) ->
     network = cast(KroneckerVLISTA, estimator.network)
     with torch.no_grad():
         run = network.run(batch.y, batch.phi, batch.noise_var, None)
-    for i, name in enumerate(("transmit", "receive")):
-        found = [cast(Gaussian, posteriors[i]).deviation[:, 0] for posteriors in run.posteriors]
-        moved = sum(float((each / network.deviation).log().abs().mean()) for each in found) / len(found)
-        means = ", ".join(f"{float(each.mean()):.3f}" for each in found)
-        variation = [
-            sum(float((each.std(axis) / each.mean(axis)).mean()) for each in found) / len(found) for axis in (0, 1)
-        ]
+    for i, factor in enumerate(("transmit", "receive")):
+        deviations = [cast(Gaussian, posteriors[i]).deviation[:, 0] for posteriors in run.posteriors]
+        over = [_mean([each.std(axis) / each.mean(axis) for each in deviations]) for axis in (0, 1)]
+        moved = _mean([(each / network.deviation).log().abs() for each in deviations])
+        means = ", ".join(f"{float(each.mean()):.3f}" for each in deviations)
         print(
-            f"  deviations, {name} factor: variation over samples {variation[0]:.0%}, over atoms {variation[1]:.0%}; ",
-            end="",
+            f"  deviations, {factor} factor: variation over samples {over[0]:.0%}, over atoms {over[1]:.0%}; ", end=""
         )
         print(f"mean of |ln σ/σ₀| {moved:.2f}; mean by layer {means}")
 
@@ -89,8 +86,9 @@ def _report(estimator: VLISTAEstimator, batch: Batch, words: str, draws: int) ->
 def _compare(problem: chanest.ChannelProblem, steps: int) -> None:
     """Train with deviations of a network and with one constant, from the same start on the same draws."""
     bounds = {}
-    for kind in ("network", "constant"):
-        network = KroneckerVLISTA(starting_dictionary(problem), layers=LAYERS, deviations=cast(Deviations, kind))
+    kinds: tuple[Deviations, ...] = ("network", "constant")
+    for kind in kinds:
+        network = KroneckerVLISTA(starting_dictionary(problem), layers=LAYERS, deviations=kind)
         estimator = VLISTAEstimator(problem.signal_length, network)
         start = find_weights("a-dlista-adaptive", problem.scenario.name)
         if start is not None:
@@ -124,6 +122,10 @@ def _bound(estimator: VLISTAEstimator, problem: chanest.ChannelProblem) -> list[
         weight = network.divergence_weight
         parts.append((found.log_likelihood, weight * found.divergence, found.value(weight)))
     return [torch.cat(column) / problem.signal_length for column in zip(*parts, strict=True)]
+
+
+def _mean(values: list[Tensor]) -> float:
+    return float(torch.stack([each.mean() for each in values]).mean())
 
 
 def _db(variance: Tensor) -> float:
