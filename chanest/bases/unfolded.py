@@ -52,6 +52,8 @@ class UnfoldedEstimator(ChannelEstimator):
     """Of dictionaries, or of all where the network has no groups of its own."""
     scalar_rate: ClassVar[float] = 5e-3
     """Of what the network trains at a rate of its own: scalars, augmentation, posterior."""
+    figure: ClassVar[tuple[str, str]] = ("validation_nmse_db", "dB")
+    """The name and the unit of `validation_figure`."""
 
     def __init__(self, signal_length: int, network: UnfoldedModel) -> None:
         super().__init__(signal_length)
@@ -75,7 +77,7 @@ class UnfoldedEstimator(ChannelEstimator):
         spent = 0.0 if plan.steps is not None else min(0.8, (time.perf_counter() - started) / plan.seconds)
 
         def tell(share: float, loss: float, validation: float, speed: float) -> None:
-            words = "training" if math.isnan(validation) else f"validation {validation:.1f} dB"
+            words = "training" if math.isnan(validation) else f"validation {validation:.1f} {self.figure[1]}"
             plan.report(spent + (1.0 - spent) * min(1.0, share), words)
 
         fewest, most = _VALIDATION_SAMPLES
@@ -89,7 +91,7 @@ class UnfoldedEstimator(ChannelEstimator):
             clip_norm=1.0,
             validate_every=100,
             validation_samples=max(fewest, min(most, round(plan.size))),
-            metric=lambda signal, batch: float(grouped_nmse_db(signal, batch).mean()),
+            metric=self.validation_figure,
             accelerator=plan.device,
         )
         with listening(tell):
@@ -97,7 +99,7 @@ class UnfoldedEstimator(ChannelEstimator):
         return {
             "steps": result.steps,
             "seconds": round(time.perf_counter() - started, 1),
-            "validation_nmse_db": result.best_validation,
+            self.figure[0]: result.best_validation,
             "snr_db": list(problem.scenario.snr_db),
             "batch_size": self.batch_size,
             "learning_rates": [self.learning_rate, self.scalar_rate],
@@ -118,6 +120,10 @@ class UnfoldedEstimator(ChannelEstimator):
     def training_loss(self, batch: Batch, *, generator: torch.Generator) -> Tensor:
         """Mean of the groups' NMSE in dB, after the last layer."""
         return grouped_nmse_db(self.infer(Measurement(batch.y, batch.phi, batch.noise_var)).signal, batch).mean()
+
+    def validation_figure(self, signal: Tensor, batch: Batch) -> float:
+        """What the weights that are kept have least of on validation draws. signal: the estimate, [batch, n]."""
+        return float(grouped_nmse_db(signal, batch).mean())
 
     def parameter_groups(self) -> list[dict[str, object]]:
         """Those of the network, at our rates."""

@@ -14,6 +14,7 @@ from torch import Tensor
 from chanest.bases.estimator import ChannelEstimator
 from chanest.estimators.gmm import GMM
 from chanest.estimators.vlista import VLISTAEstimator
+from chanest.uncertainty.estimate import of_samples
 from vlista_core.estimate import Measurement
 
 Shape = tuple[int, int, int]
@@ -72,7 +73,7 @@ def dictionary(estimator: ChannelEstimator, measured: Measurement, shape: Shape)
         raise ValueError(f"the score dictionary needs a vlista, whose dictionaries it draws, got {estimator.name}")
     found = estimator.estimate(measured.y, measured.phi, measured.noise_var, n_samples=_DRAWS)
     power = found.signal.abs().square().mean(1, keepdim=True)
-    return (cast(Tensor, found.variance).mean(1, keepdim=True) / power).log()
+    return (of_samples(cast(Tensor, found.samples), None).mean(1, keepdim=True) / power).log()
 
 
 SCORES = {

@@ -50,4 +50,4 @@ def test_shipped_calibrations_belong_to_the_shipped_weights(name: str) -> None:
     assert found is not None
     assert found.provenance["split"] == "validation"
     assert found.provenance["channel_hash"] == _problem().scenario.channel_hash()
-    assert found.uses_raw == (name in ("lmmse", "gmm", "gated-lmmse"))
+    assert found.uses_raw == (name in ("lmmse", "gmm", "gated-lmmse", "vlista"))

@@ -223,11 +223,8 @@ def test_vlista_draws_depend_on_seed_and_draw_alone(problem: chanest.ChannelProb
     batch = problem.sample(6, seed=3, snr_db=10.0)
     out = vlista.estimate(batch.y, batch.phi, batch.noise_var, n_samples=4, seed=1)
     assert out.samples is not None
-    assert out.variance is not None
     assert out.samples.shape == (4, 6, 16)
     torch.testing.assert_close(out.signal, out.samples.mean(0))
-    torch.testing.assert_close(out.variance, (out.samples - out.signal).abs().square().sum(0) / 3)
-    assert bool((out.variance > 0).all())
     part = batch.select(torch.tensor([4, 2]))
     alone = vlista.estimate(part.y, part.phi, part.noise_var, n_samples=3, seed=1)
     assert alone.samples is not None
@@ -243,24 +240,3 @@ def test_vlista_takes_any_number_of_measurements(problem: chanest.ChannelProblem
     phi = batch.phi.materialize()
     fewer = vlista.estimate(batch.y[:, :8], phi[:, :8], batch.noise_var).signal
     assert nmse_db(fewer, batch.signal) < 0.0
-
-
-def test_vlistas_posterior_looks_at_the_sample_once_it_has_learned(
-    problem: chanest.ChannelProblem, vlista: VLISTAEstimator
-) -> None:
-    batch = problem.sample(2, seed=3, snr_db=20.0)
-    assert isinstance(vlista.network, KroneckerVLISTA)
-    first, second = vlista.network.unroll(batch.y, batch.phi, batch.noise_var)[-1].dictionary.tensors()[0]
-    assert not torch.allclose(first, second, atol=1e-4)
-
-
-def test_vlistas_bound_is_likelihood_less_divergence(problem: chanest.ChannelProblem) -> None:
-    network = KroneckerVLISTA(starting_dictionary(problem), layers=2)
-    batch = problem.sample(32, seed=3, split="train")
-    bound = network.elbo(batch, torch.Generator().manual_seed(0))
-    assert bool((bound.divergence > 0).all())
-    loss = network.training_loss(batch, generator=torch.Generator().manual_seed(0))
-    expected = -(bound.log_likelihood - network.divergence_weight * bound.divergence).mean() / 16
-    torch.testing.assert_close(loss, expected)
-    loss.backward()
-    assert all(p.grad is not None and bool(torch.isfinite(p.grad).all()) for p in network.parameters())
