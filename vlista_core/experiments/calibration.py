@@ -38,6 +38,11 @@ FACTORS: tuple[float, ...] = tuple(10.0 ** (step / 20) for step in range(-60, 81
 _FORMS = {"doubt": "of the dictionaries alone", "raw": "its own", "scaled": "scaled"}
 
 
+_TRACED = {
+    "log_likelihood": "log likelihood", "divergence": "divergence", "deviation": "mean deviation",
+    "over_samples": "variation over samples", "over_entries": "variation over entries",
+}  # fmt: skip
+"""Key of a trace -> the title of its panel."""
 _STYLES: dict[str, dict[str, Any]] = {
     "doubt": {"ls": ":", "ms": 3},
     "raw": {},
@@ -110,7 +115,7 @@ class Calibration(ImageExperiment):
             "rms_error": finite(float((found.estimate - found.truth).square().mean().sqrt()), 4),
             "diverged": found.diverged,
             "test_samples": self.test_images,
-            **{key: details[key] for key in ("training", "budget") if key in details},
+            **{key: details[key] for key in ("training", "budget", "history", "trace") if key in details},
         }
 
     def tables(self, frame: pd.DataFrame) -> list[Table]:
@@ -164,7 +169,32 @@ class Calibration(ImageExperiment):
             "as they say; below it they are too narrow. Filled: their own; hollow, dashed: variances multiplied by one "
             "factor from validation images; dotted: of VLISTA's dictionaries alone."
         )
-        return [Figure("Reliability of the intervals", caption, path)]
+        return [Figure("Reliability of the intervals", caption, path), *self._training_figure(found, folder)]
+
+    def _training_figure(self, found: dict[tuple[Any, ...], dict[Any, Any]], folder: Path) -> list[Figure]:
+        """The bound and the deviations of the posterior over training, layer by layer."""
+        traced = [
+            (model, found[model,]) for model in self.models if isinstance(found.get((model,), {}).get("trace"), list)
+        ]
+        if not traced:
+            return []
+        path = folder / "posterior.png"
+        with new_figure(path, (16.0, 3.2 * len(traced))) as figure:
+            grid = figure.subplots(len(traced), len(_TRACED), squeeze=False)
+            for line, (model, row) in zip(grid, traced, strict=True):
+                steps = [record[0] for record in row["history"]]
+                for axes, (key, words) in zip(line, _TRACED.items(), strict=True):
+                    for layer, values in enumerate(zip(*(record[key] for record in row["trace"]), strict=True)):
+                        axes.plot(steps, values, lw=1.4, label=f"layer {layer + 1}")
+                    axes.set(title=f"{model}: {words}", xlabel="steps")
+                    axes.grid(alpha=0.25)
+            grid[0][0].legend(frameon=False, fontsize=8.5)
+        caption = (
+            "On validation images, with the same draws every time: the log likelihood of the image and the divergence from the "
+            "prior, each layer by itself; the mean deviation of the posterior; and how much deviations differ between samples "
+            "and between entries, as coefficients of variation."
+        )
+        return [Figure("VLISTA's posterior over training", caption, path)]
 
 
 def best_factor(found: Intervals) -> float:

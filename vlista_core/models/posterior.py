@@ -24,9 +24,9 @@ _DOUBLINGS = 5
 _BLOCK_ENTRIES = 2**22
 _CODE_SHARE, _LEAST_SIZE = 0.3, 1e-12
 """What the size of a code takes from the features at the start, and the least one that is divided by."""
-_INTERPOLATION = (0.25, 0.75, 0.75, 0.25)
-"""Weights with which a doubling of kernel 4 interpolates linearly."""
-_BOTTLENECK, _SIZE_SHARE, _RAW_SPREAD = 0.1, 1.0, 0.2
+_SMOOTHING = 0.25
+"""Weight with which a doubling of kernel 4 takes the mean of the four inputs that it sees."""
+_BOTTLENECK, _SIZE_SHARE, _RAW_SPREAD = 0.1, 2.0, 0.25
 """Where `Posterior.start_from` starts: the factor of the bottleneck's weights, what the size of y adds to its biases, and the
 spread of the raw map of deviations."""
 
@@ -218,8 +218,8 @@ class Posterior(DictionaryDecoders):
         The bottleneck starts with positive biases, to which it adds the size of y, for all features alike, and a little of
         everything else. The decoder of the mean starts blind to what its features have in common, so that samples share a
         dictionary at first; its last layer is scaled so that the atoms have unit norms on average. The decoder of the
-        deviations starts as linear interpolation with a negative last layer: the error that a deviation makes grows with y, so
-        that deviations start to fall with it. They spread by a fifth about `deviation`. `follow` adds the size of codes.
+        deviations starts as means over neighbours with a negative last layer: it sees what features have in common, and the
+        error that a deviation makes grows with y, so that deviations start to fall with it. Their raw map spreads by a quarter. `follow` adds the size of codes.
         """
         code = y.new_zeros(len(y), self.atoms)
         self.bottleneck.weight.mul_(_BOTTLENECK)
@@ -233,9 +233,7 @@ class Posterior(DictionaryDecoders):
             first[taps] -= first[taps].mean()
         for part in self.raw_decoder.modules():
             if isinstance(part, Doubling):
-                part.weight.copy_(
-                    part.weight.new_tensor(_INTERPOLATION)[:, None] * part.weight.new_tensor(_INTERPOLATION)
-                )
+                part.weight.fill_(_SMOOTHING)
                 assert part.bias is not None
                 part.bias.zero_()
         raw = self.family.raw_start(deviation)
