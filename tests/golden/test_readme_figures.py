@@ -71,9 +71,7 @@ def test_the_set_up_of_the_diffusion_papers() -> None:
 
 def _ssim(folder: str, model: str, recipe: str | None, m: int) -> float:
     place = model, recipe, m
-    values = [
-        row["ssim"] for row in _rows(folder) if (row["model"], row.get("recipe"), row["measurements"]) == place
-    ]
+    values = [row["ssim"] for row in _rows(folder) if (row["model"], row.get("recipe"), row["measurements"]) == place]
     assert values, place
     return float(sum(values) / len(values))
 

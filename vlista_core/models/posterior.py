@@ -219,7 +219,8 @@ class Posterior(DictionaryDecoders):
         everything else. The decoder of the mean starts blind to what its features have in common, so that samples share a
         dictionary at first; its last layer is scaled so that the atoms have unit norms on average. The decoder of the
         deviations starts as means over neighbours with a negative last layer: it sees what features have in common, and the
-        error that a deviation makes grows with y, so that deviations start to fall with it. Their raw map spreads by a quarter. `follow` adds the size of codes.
+        error that a deviation makes grows with y, so that deviations start to fall with it; their raw map spreads by a quarter.
+        `follow` adds the size of codes.
         """
         code = y.new_zeros(len(y), self.atoms)
         self.bottleneck.weight.mul_(_BOTTLENECK)
