@@ -42,7 +42,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(baselines, "COUNTS", (1, 10, 100))
     monkeypatch.setattr(baselines, "COVARIANCE_IMAGES", 300)
     monkeypatch.setattr(image_models, "WARM", _tiny(image_models.WARM, 16))
-    monkeypatch.setattr(paper_recipe, "PRIOR_WIDTHS", (2, 2))
+    monkeypatch.setattr(paper_recipe, "PRIOR_WIDTH", 2)
     monkeypatch.setattr(paper_recipe, "recipe_for", lambda name, problem: _PAPER)
     for name, made in OURS.items():
         monkeypatch.setitem(OURS, name, replace(_tiny(made, 16), sharing=4))
