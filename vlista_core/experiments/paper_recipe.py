@@ -9,8 +9,8 @@ Ours: dictionaries start as Gaussian matrices with atoms of unit norm on average
 training images (`start_from`); fresh draws for ever; a plateau is `PATIENCE` validations without a new best, and training ends
 at the one after the second drop, or at a cap that the row names; the weights with the best validation loss are kept. DLISTA's
 steps and thresholds count as reconstruction. VLISTA: one draw of the dictionaries per sample and step, δ = 0.05, the
-conditional prior as wide as the row says and evaluated for one sample in sixteen. The printed parameters come to a width of 32; ours is 8, because
-evaluated rarely a wide prior teaches the posterior little but noise, and often it takes most of the time.
+conditional prior evaluated for one sample in sixteen. The printed parameters come to a width of 32 of that prior; ours is 8:
+evaluated rarely, a wide one teaches the posterior little but noise; evaluated often, it takes most of the time.
 """
 
 import math
