@@ -19,7 +19,8 @@ from chanest.bases.unfolded import starting_dictionary
 from chanest.estimators.a_dlista_adaptive import LAYERS
 from chanest.estimators.vlista import VLISTAEstimator
 from chanest.fit import Fit
-from chanest.networks.kronecker_vlista import Deviations, KroneckerVLISTA
+from chanest.networks.kronecker_posterior import Deviations
+from chanest.networks.kronecker_vlista import KroneckerVLISTA
 from chanest.uncertainty.calibrating import negative_log_likelihood
 from chanest.uncertainty.estimate import of_samples
 from chanest.weights import find_weights, uncalibrated

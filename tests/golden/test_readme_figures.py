@@ -47,7 +47,7 @@ def _agrees(printed: str, value: float) -> bool:
 
 def test_accuracy() -> None:
     rows = [*_rows("cdl_c_upa64x4"), *_rows("cdl_c_upa64x4_a-dlista")]
-    known = {(row["name"], row["snr_db"]): row["nmse_db"] for row in rows}
+    known = {(row["name"], row["snr_db"]): row["nmse_db"] for row in rows if "nmse_db" in row}
     heading, *lines = _table("| estimator | 0 dB")
     snrs = [float(cell.removesuffix(" dB")) for cell in heading[1:4]]
     assert len(lines) == 11
@@ -62,7 +62,7 @@ def test_accuracy() -> None:
 
 
 def test_the_set_up_of_the_diffusion_papers() -> None:
-    known = {(row["name"], row["snr_db"]): row["nmse_db"] for row in _rows("score_64x16")}
+    known = {(row["name"], row["snr_db"]): row["nmse_db"] for row in _rows("score_64x16") if "nmse_db" in row}
     heading, ours, published = _table("| | 0 dB")
     assert published[1:] == ["−7.5", "−16", "−24.5", "−33"]
     for snr, text in zip(heading[1:], ours[1:], strict=True):

@@ -30,7 +30,6 @@ from vlista_core.models import ADLISTA, DLISTA, LISTA, VLISTA, UnfoldedModel
 from vlista_core.models.distributions import Gaussian
 from vlista_core.problems import Batch
 from vlista_core.study import Row
-from vlista_core.tensorfile import Json
 from vlista_core.training import Trainer, TrainingResult
 
 LAYERS = 3
@@ -136,7 +135,7 @@ class NegativeElbo:
         return -float(likelihoods.sum() - network.divergence_weight * divergences.sum())
 
     @property
-    def details(self) -> dict[str, Json]:
+    def details(self) -> dict[str, list[float]]:
         seen, self._seen = self._seen, []
         means = {key: torch.stack([each[key] for each in seen]).mean(0) for key in (seen[0] if seen else ())}
         return {key: [float(f"{number:.5g}") for number in value.tolist()] for key, value in means.items()}

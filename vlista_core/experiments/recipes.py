@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from vlista_core.files import read_json, write_json
 from vlista_core.models import VLISTA, UnfoldedModel
 from vlista_core.problems import Batch, Problem
 from vlista_core.study import Row
+from vlista_core.tensorfile import Json
 from vlista_core.training import Trainer, TrainingResult
 
 FROM = 10**8
@@ -108,11 +109,13 @@ def fit(
     network.to("cpu")
     spent: Row = {"steps": result.steps, "batch_size": made.batch_size, "samples": result.steps * made.batch_size}
     details: Row = {
-        "training": made.told(problem),
+        "training": made.told(home),
         "budget": {**spent, "seconds": round(before + result.seconds, 2), "ended": result.ended},
         "parameters": sum(parameter.numel() for parameter in network.parameters()),
         "history": [[r.step, round(before + r.seconds, 2), round(figure(r.validation), 4)] for r in result.history],
-        **({"trace": [r.details for r in result.history]} if any(r.details for r in result.history) else {}),
+        **(
+            {"trace": cast(Json, [r.details for r in result.history])} if any(r.details for r in result.history) else {}
+        ),
     }
     write_json(beside, details)
     checkpoint.save(network, weights)

@@ -34,7 +34,7 @@ class Record:
     validation: float
     learning_rate: float
     """Of the first parameter group, in the last step."""
-    details: dict[str, Json] = field(default_factory=dict)
+    details: dict[str, list[float]] = field(default_factory=dict)
     """What the metric has in its attribute `details`, if it has one, after this validation."""
 
 
