@@ -42,15 +42,19 @@ def test_every_row_is_of_the_experiment_as_it_is_now_and_none_is_missing(name: s
     read, now = READ[name], study_class(name.removesuffix("-half"), EXPERIMENTS).model_validate(half)
     assert read.study == now
     names = [read.study.cell_id(record.cell) for record in read.records]
-    expected = [cell for cell in now.cells() if half or not _is_due(cell)]
+    expected = [cell for cell in now.cells() if not _is_due(name, cell)]
     assert names == [now.cell_id(cell) for cell in expected]
     assert len((FOLDER / name / "rows.jsonl").read_text(encoding="utf-8").splitlines()) == len(names)
 
 
-def _is_due(cell: Cell) -> bool:
-    return cell["model"] in DUE and (
-        cell.get("recipe") == "paper" or (cell["model"] in ("alista", "nalista") and "phi" not in cell)
-    )
+def _is_due(name: str, cell: Cell) -> bool:
+    """Whether a row is still to be run: see DUE; at half size VLISTA, and the other numbers of measurements."""
+    if name == "mnist-half":
+        return str(cell["model"]).startswith("vlista") or cell["measurements"] != 25
+    if name.endswith("-half"):
+        return False
+    three_layers = cell["model"] in ("alista", "nalista") and "phi" not in cell
+    return cell["model"] in DUE and (cell.get("recipe") == "paper" or three_layers)
 
 
 @pytest.mark.parametrize("name", [name for name in READ if name.endswith("-half")])
