@@ -120,6 +120,9 @@ def test_killed_in_the_middle_it_goes_on_in_processes_and_reports(tiny: Path) ->
 
 
 def test_an_interrupt_ends_in_one_line_and_the_same_command_goes_on(tiny: Path) -> None:
+    tiny.write_text(
+        tiny.read_text().replace("sleep(0.4)", "sleep(3)")
+    )  # so that a busy machine still interrupts it in the middle
     process = _start(tiny, "run", "mnist-fixed", "--workers", "2", "-o", "run")
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and not _records():
