@@ -111,7 +111,7 @@ class SmallSynthetic(Synthetic):
     """The paper's synthetic experiment on short vectors, with one network, trained by its own recipe, and one solver."""
 
     name: ClassVar[str] = "synthetic"
-    models: tuple[str, ...] = ("vlista", "bcs")
+    models: tuple[str, ...] = ("vlista-anchored", "bcs")
     measurements: tuple[int, ...] = (8,)
     length: int = 24
     test_samples: int = 20

@@ -116,9 +116,10 @@ def test_bcs_stays_finite_where_its_columns_sink_into_rounding(floor: float) -> 
 
 
 def test_bcs_where_measurements_are_few_is_not_worse_than_nothing() -> None:
-    """Small noise floors are all alike there and above 0 dB; the search must come to the large ones."""
+    """Small noise floors are all alike there and above 0 dB; the search must come to the cap, all of E|y|², and say so."""
     problem = SyntheticProblem(length=64, rows=8, unit_columns=False)
-    solver, _ = searched_bcs(problem, 0)
+    solver, details = searched_bcs(problem, 0)
+    assert (details["noise_floor"], details["inside"]) == (1.0, {"noise_floor": False}), "the cap, said to be one"
     batch = problem.sample(128, seed=0, split="validation")
     estimate = solver.estimate(batch.y, batch.phi, batch.noise_var).signal
     assert nmse_median_db(estimate, batch.signal) <= 0.05
