@@ -53,6 +53,7 @@ MODULES = (
 CHANGES = {"open", "os.rename", "os.remove", "os.truncate"}
 TIMED = {
     "digest", "seconds", "started", "finished", "peak_gigabytes", "ms_batch_1", "ms_batch", "latency_ms", "seconds_to_printed",
+    "latency_error_ms", "latency_batches", "norm_ms", "norm_error_ms", "norm_batches",
 }  # fmt: skip
 """Keys of files that hold times and dates, and the memory of a process, which depends on what else it has done."""
 SENTENCE = r"(note: .*\n)*error: cannot write .*: file too large; free some space or choose a folder on another disk\n"
