@@ -95,7 +95,7 @@ class LagLayout:
     def products(self, h: Tensor) -> Tensor:
         """The sums of hhᴴ over the entries of each lag, as `BeamView.pulled_back` gives them: [batch, n] -> tables."""
         angles = self.angles(h)
-        power = _at_lags(self, (angles[..., :, None] * angles[..., None, :].conj())[..., None])
+        power = sums_at_lags(self, (angles[..., :, None] * angles[..., None, :].conj())[..., None])
         return _from_spectrum(self, power[..., 0])
 
     def angles(self, h: Tensor) -> Tensor:
@@ -114,7 +114,7 @@ class LagLayout:
         """Averages (or sums) of Hermitian matrices [batch, n, n] over the entries of each lag: the nearest table."""
         elements, receive = self.tx.elements, self.rx.elements
         pairs = matrix.reshape(len(matrix), elements, receive, elements, receive).transpose(3, 4)
-        blocks = _at_lags(self, pairs).flatten(2)
+        blocks = sums_at_lags(self, pairs).flatten(2)
         sums = blocks.new_zeros(len(matrix), *self.shape)
         sums.index_add_(2, self.lag_of.flatten().to(matrix.device), blocks)
         return sums / (self.multiplicity / self.sides).to(matrix.device) if mean else sums
@@ -218,7 +218,7 @@ class BeamView:
         pairs = both[:, :, self.layout.pairs.to(both.device)]
         if combiners is None:
             return pairs.transpose(3, 4).reshape(len(pairs), pairs.shape[1] * pairs.shape[2], -1)
-        return _combined(combiners, pairs)
+        return combine_pairs(combiners, pairs)
 
     def pulled_back(self, matrix: Tensor) -> Tensor:
         """The sums of Q = ΦᴴMΦ over the entries of each lag, so that tr(RQ) = Re Σ R's table · conj(sums) · sides.
@@ -234,8 +234,8 @@ class BeamView:
             pilots = self.spectra.shape[1]
             pairs = matrix.reshape(batch, pilots, receive, pilots, receive).transpose(3, 4)
         else:
-            pairs = _spread(self.beams.weights, matrix)
-        at_lags = _at_lags(layout, pairs)
+            pairs = spread_pairs(self.beams.weights, matrix)
+        at_lags = sums_at_lags(layout, pairs)
         beamed = (at_lags.flatten(1, 2) @ self.spectra).reshape(*at_lags.shape[:3], -1)
         power = (self.conjugate[:, None] * beamed).sum(2)
         return _from_spectrum(layout, power)
@@ -253,7 +253,7 @@ def _from_spectrum(layout: LagLayout, spectrum: Tensor) -> Tensor:
     return table.flatten(2)
 
 
-def _combined(weights: Tensor, pairs: Tensor) -> Tensor:
+def combine_pairs(weights: Tensor, pairs: Tensor) -> Tensor:
     """Wᴴ M W pilot by pilot. weights: [batch, T, N_r, N_RF], pairs: M as [batch, T, N_r, N_r', T'] -> [batch, m, m]."""
     batch, pilots, elements, chains = weights.shape
     left = weights.mH @ pairs.reshape(batch, pilots, elements, -1)
@@ -261,8 +261,8 @@ def _combined(weights: Tensor, pairs: Tensor) -> Tensor:
     return (left @ weights).transpose(1, 2).reshape(batch, pilots * chains, -1)
 
 
-def _spread(weights: Tensor, matrix: Tensor) -> Tensor:
-    """W M Wᴴ pilot by pilot, the adjoint of `_combined`: [batch, m, m] -> [batch, T, N_r, N_r', T']."""
+def spread_pairs(weights: Tensor, matrix: Tensor) -> Tensor:
+    """W M Wᴴ pilot by pilot, the adjoint of `combine_pairs`: [batch, m, m] -> [batch, T, N_r, N_r', T']."""
     batch, pilots, elements, chains = weights.shape
     right = matrix.reshape(batch, pilots * chains, pilots, chains).transpose(1, 2) @ weights.mH
     right = right.reshape(batch, pilots, pilots, chains, elements).permute(0, 2, 3, 4, 1)
@@ -270,7 +270,7 @@ def _spread(weights: Tensor, matrix: Tensor) -> Tensor:
     return spread.reshape(batch, pilots, elements, elements, pilots)
 
 
-def _at_lags(layout: LagLayout, pairs: Tensor) -> Tensor:
+def sums_at_lags(layout: LagLayout, pairs: Tensor) -> Tensor:
     """Sums over the pairs of receive elements at each lag. [batch, T, N_r, N_r, T'] -> [batch, receive lags, T, T']."""
     return torch.stack([pairs[:, :, layout.pairs == lag].sum(2) for lag in range(layout.shape[0])], 1)
 
