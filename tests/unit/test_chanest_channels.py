@@ -46,6 +46,8 @@ def test_bytes_do_not_depend_on_the_batch_size_or_the_threads(source: ChannelSou
         for start in (0, 7, 70, 249):
             part, part_rays = source.sample(size, seed=9, start=start)
             assert torch.equal(part, whole[start : start + size])
+            assert rays is not None
+            assert part_rays is not None
             assert torch.equal(part_rays.phases, rays.phases[start : start + size])
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
@@ -142,6 +144,7 @@ def test_consecutive_snapshots_share_rays_and_turn_with_doppler() -> None:
     far = replace(close, snapshot_interval=1e-3)
     for source, alike in ((close, True), (far, False)):
         h, rays = source.sample(8, seed=0)
+        assert rays is not None
         assert torch.equal(rays.phases[0], rays.phases[3])
         assert not torch.equal(rays.phases[3], rays.phases[4])
         change = float((h[1] - h[0]).norm() / h[0].norm())
