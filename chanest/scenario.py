@@ -8,6 +8,7 @@ from typing import Self, get_args
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from chanest.channels.cdl import CdlSection
+from chanest.channels.clusters import ClusterSection
 from chanest.channels.paths import PathSection
 from chanest.channels.section import ArraySection, Section
 from chanest.channels.source import DRAWS, Backend, ChannelSource
@@ -18,13 +19,14 @@ from vlista_core.files import digest
 from vlista_core.validation import printable
 
 __all__ = [
-    "ArraySection", "CdlSection", "DataSection", "FrontendSection", "PathSection", "Scenario", "load_scenario",
-    "scenario_names",
+    "ArraySection", "CdlSection", "ClusterSection", "DataSection", "FrontendSection", "PathSection", "Scenario",
+    "load_scenario", "scenario_names",
 ]  # fmt: skip
 
 AnyChannel = (
     CdlSection
     | PathSection
+    | ClusterSection
 )  # fmt: skip
 """The registry of kinds of channels."""
 
