@@ -1,6 +1,6 @@
-"""The rays of a batch of channels: what a genie knows and what the coefficients are computed from."""
+"""The rays of a batch of channels: what a genie knows and, for most sources, what the coefficients are computed from."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
@@ -30,8 +30,8 @@ class Rays:
     """Zenith of departure: [batch, clusters, rays]."""
     phases: Tensor
     """θθ, θφ, φθ, φφ (receive, transmit): [batch, clusters, rays, 4]."""
-    xpr: Tensor
-    """Cross-polarisation power ratio, linear: [batch]."""
+    strength: Tensor
+    """Amplitudes to those phases: [batch, 1 or clusters, 1 or rays, 4]. `strengths` gives those of a power ratio."""
     k_factor: Tensor
     """Power of the line of sight over that of all diffuse clusters, linear, zero without one: [batch]."""
     los_angles: Tensor
@@ -58,9 +58,26 @@ class Rays:
         """The rays of the chosen samples. index: [k] integer or [batch] bool."""
         return Rays(*(tensor[index] for tensor in self.tensors()))
 
+    def without_padding(self) -> "Rays":
+        """The same samples without the last clusters, as far as none of them has power there; one cluster stays."""
+        used = (self.powers > 0).any(0).nonzero()
+        count = int(used[-1]) + 1 if len(used) else 1
+        per_cluster = ("delays", "powers", "aoa", "aod", "zoa", "zod", "phases", "strength")
+        return replace(self, **{name: getattr(self, name)[:, :count] for name in per_cluster})
+
     def to(self, device: torch.device | str) -> "Rays":
         """The same rays on `device`."""
         return Rays(*(tensor.to(device) for tensor in self.tensors()))
+
+
+def strengths(xpr: Tensor) -> Tensor:
+    """θθ, θφ, φθ, φφ of a cross-polarisation power ratio, (1, XPR^-½, XPR^-½, 1).
+
+    xpr: linear, [batch], [batch, clusters] or [batch, clusters, rays] -> [batch, 1 or clusters, 1 or rays, 4].
+    """
+    cross = torch.rsqrt(xpr)
+    one = torch.ones_like(cross)
+    return torch.stack([one, cross, cross, one], -1).reshape(*(*xpr.shape, 1, 1)[:3], 4)
 
 
 FIELD_NAMES = tuple(field.name for field in fields(Rays))
