@@ -49,6 +49,8 @@ class ChannelEstimator(nn.Module, Estimator, Configured):
     """Whether it is for one subcarrier only."""
     one_polarisation: ClassVar[bool] = False
     """Whether it is for arrays of one polarisation only."""
+    any_scenario: ClassVar[bool] = False
+    """Whether one file of weights serves every scenario, after `for_problem`."""
     begins_with: ClassVar[str | None] = None
     """The estimator whose weights for the same scenario `begin_with` is given before `fit`, where there are some."""
     longest: ClassVar[int | None] = None
@@ -89,6 +91,10 @@ class ChannelEstimator(nn.Module, Estimator, Configured):
         if cls.one_polarisation and max(len(rx.slants), len(tx.slants)) > 1:
             came = f"{tx.polarization} to {rx.polarization}"
             raise ValueError(f"{cls.name} is for arrays of one polarisation; {problem.scenario.name} has {came}")
+
+    def for_problem(self, problem: ChannelProblem) -> Self:
+        """The estimator for the arrays of a problem; itself, unless its weights serve `any_scenario`."""
+        return self
 
     def begin_with(self, other: "ChannelEstimator") -> None:
         """Take over what `begins_with` has learned, where it fits."""

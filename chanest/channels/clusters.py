@@ -3,7 +3,8 @@
 Every sample draws its own statistics before it draws its rays. Ranges are log-uniform unless said otherwise:
 - the number of clusters; whether they are specular (one direction each) or spread, and then the spread of every cluster at
   both ends, with Laplacian or Gaussian offsets, narrower in zenith by a factor of the sample;
-- directions at each end uniform on the sphere, or around a random mean with a random concentration (von Mises–Fisher);
+- directions at each end uniform on the sphere, or around a random mean with a random concentration (von Mises–Fisher); in a
+  share of samples, for each end by itself, their elevations are near the horizon, as outdoors, and only azimuths are as said;
 - delays exponential, τ = -2·DS·ln u, powers u·10^(-Z/10): exponential with delay (TR 38.901, 7.5-5 with r_τ = 2) times
   log-normal shadowing Z, no weaker than `power_range_db` below the strongest;
 - in a share of samples a line of sight, along the mean directions, with its K-factor; one cross-polarisation ratio.
@@ -44,11 +45,16 @@ _RAYS_PER_CLUSTER = 20
 _OF_SAMPLE = (
     "count", "specular", "shape", "shadowing", "delay_spread", "xpr", "los", "k_factor", "los_phase", "bs_yaw", "bs_tilt",
     "ue_yaw", "ue_tilt", "rx_up", "rx_around", "rx_concentrated", "rx_concentration", "rx_narrower", "tx_up", "tx_around",
-    "tx_concentrated", "tx_concentration", "tx_narrower",
+    "tx_concentrated", "tx_concentration", "tx_narrower", "rx_level", "rx_elevation", "rx_lifted", "tx_level", "tx_elevation",
+    "tx_lifted",
 )  # fmt: skip
-_OF_CLUSTER = ("delay", "shadow", "rx_off", "rx_turn", "rx_spread", "tx_off", "tx_turn", "tx_spread")
+_OF_CLUSTER = (
+    "delay", "shadow", "rx_off", "rx_turn", "rx_spread", "tx_off", "tx_turn", "tx_spread", "rx_height",
+    "tx_height",
+)  # fmt: skip
 _OF_RAY = ("rx_azimuth", "rx_zenith", "tx_azimuth", "tx_zenith", "theta_theta", "theta_phi", "phi_theta", "phi_phi")
 """What is drawn, in this order: a uniform number each."""
+_HORIZON = math.pi / 2
 _TAIL = 1e-6
 """Of a distribution, at both sides, that is not drawn from."""
 
@@ -68,6 +74,10 @@ class ClusterSource(ChannelSource):
     concentrated: float = 0.5
     """Share of the samples, for each end by itself, whose clusters lie around a mean direction."""
     concentration: Range = (1.0, 100.0)
+    level: float = 0.5
+    """Share of the samples, for each end by itself, whose clusters lie near the horizon."""
+    elevation: Range = (1.0, 20.0)
+    """Standard deviation of their elevations, about a mean that deviates as much."""
     shadowing_db: Range = (0.0, 10.0)
     """Standard deviation over the clusters of a sample; uniform."""
     power_range_db: float = 25.0
@@ -151,6 +161,12 @@ class ClusterSource(ChannelSource):
         zenith, azimuth = around_mean(
             mean_zenith, mean_azimuth, concentration, cluster[f"{end}_off"], cluster[f"{end}_turn"]
         )
+        level = sample[f"{end}_level"] < self.level
+        elevation = torch.deg2rad(_log_within(sample[f"{end}_elevation"], self.elevation))
+        lifted = elevation * _gaussian(sample[f"{end}_lifted"])
+        height = lifted[:, None] + elevation[:, None] * _gaussian(cluster[f"{end}_height"])
+        mean_zenith = torch.where(level, _HORIZON - lifted, mean_zenith)
+        zenith = torch.where(level[:, None], (_HORIZON - height).clamp(0.0, math.pi), zenith)
         spread = torch.deg2rad(_log_within(cluster[f"{end}_spread"], self.spread))
         spread = (spread * (sample["specular"] >= self.specular)[:, None])[:, :, None]
         narrower = _within(sample[f"{end}_narrower"], self.zenith_ratio)[:, None, None]
@@ -178,6 +194,8 @@ class ClusterSection(ChannelSection):
     zenith_ratio: Range = Field(default=(0.1, 0.6), strict=False)
     concentrated: float = Field(default=0.5, ge=0, le=1)
     concentration: Range = Field(default=(1.0, 100.0), strict=False)
+    level: float = Field(default=0.5, ge=0, le=1)
+    elevation: Range = Field(default=(1.0, 20.0), strict=False)
     shadowing_db: Range = Field(default=(0.0, 10.0), strict=False)
     power_range_db: float = Field(default=25.0, ge=0, le=100)
     line_of_sight: float = Field(default=0.5, ge=0, le=1)
@@ -201,7 +219,8 @@ class ClusterSection(ChannelSection):
             bs.array(), ue.array(), self.carrier, self.direction, around_carrier(self.subcarriers, self.subcarrier_spacing),
             backend=backend, bs_sector=bs.sector(), ue_sector=ue.sector(), clusters=self.clusters, specular=self.specular,
             spread=self.spread, zenith_ratio=self.zenith_ratio, concentrated=self.concentrated,
-            concentration=self.concentration, shadowing_db=self.shadowing_db, power_range_db=self.power_range_db,
+            concentration=self.concentration, level=self.level, elevation=self.elevation,
+            shadowing_db=self.shadowing_db, power_range_db=self.power_range_db,
             line_of_sight=self.line_of_sight, k_factor_db=self.k_factor_db, xpr_db=self.xpr_db,
             delay_spread=self.delay_spread,
         )  # fmt: skip
@@ -209,6 +228,7 @@ class ClusterSection(ChannelSection):
 
 _LIMITS = {
     "clusters": (1, 1000), "spread": (1e-6, 90.0), "zenith_ratio": (0.0, 1.0), "concentration": (1e-3, 1e6),
+    "elevation": (1e-3, 90.0),
     "shadowing_db": (0.0, 100.0), "k_factor_db": (-100.0, 100.0), "xpr_db": (-100.0, 100.0), "delay_spread": (1e-15, 1.0),
 }  # fmt: skip
 

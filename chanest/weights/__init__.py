@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from chanest.estimators.lmmse import LMMSE
 
 SHIPPED = Path(__file__).resolve().parent
+ANY_SCENARIO = "any"
+"""Stands for the scenario in the names of files that serve all of them."""
 
 
 def own_folder() -> Path:
@@ -40,8 +42,9 @@ def calibration_file(name: str, scenario: str) -> str:
 
 
 def find_weights(name: str, scenario: str) -> Path | None:
-    """The file of an estimator for a scenario: of your own training, else shipped, else None."""
-    found = (folder / weights_file(name, scenario) for folder in (own_folder(), SHIPPED))
+    """The file of an estimator for a scenario, else one for any: of your own training, else shipped, else None."""
+    scenarios = [scenario, *([ANY_SCENARIO] if estimator_class(name).any_scenario else [])]
+    found = (folder / weights_file(name, each) for each in scenarios for folder in (own_folder(), SHIPPED))
     return next((path for path in found if path.is_file()), None)
 
 
@@ -64,7 +67,7 @@ def uncalibrated(
 ) -> ChannelEstimator:
     """The estimator with the weights in `path`, None for one that needs none, as it is before calibration."""
     check_usable(name, problem, path, trained_on)
-    estimator = estimator_class(name).build(problem) if path is None else _read(name, path)
+    estimator = estimator_class(name).build(problem) if path is None else _read(name, path).for_problem(problem)
     if estimator.signal_length != problem.signal_length:
         raise ValueError(
             f"{path} holds an estimator of channels of {estimator.signal_length} entries; {problem.scenario.name} has "
@@ -89,6 +92,8 @@ def check_usable(name: str, problem: ChannelProblem, path: Path | None, trained_
     origin, length = provenance(path), cast("dict[str, Json]", header["provenance"]).get("signal_length")
     if header["class"] != cls.__name__:
         raise ValueError(f"{path.name} holds a {header['class']}, not the {cls.__name__} of {name}; give another file")
+    if cls.any_scenario:
+        return
     if length != problem.signal_length:
         raise ValueError(
             f"{path.name} was made for {origin.get('scenario')}, channels of {length} entries; {scenario.name} has "

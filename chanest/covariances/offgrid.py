@@ -1,0 +1,349 @@
+"""A few paths off the grid: powers on a grid for most of a channel, and directions of any value for what stands out of it.
+
+Where a channel is a few plane waves, a grid spreads each of them over its neighbours, and at high SNR that is what limits an
+estimate. `refine` takes the peaks of the powers on a grid for paths with continuous directions, leaves a little of the powers
+around them, and improves directions and powers by the evidence of y: powers by MacKay's fixed point, directions by
+Gauss–Newton steps with the gains projected out, each step taken where the evidence rises. Everything happens in the few columns
+of the paths, whitened by what the grid holds: one factorisation in all.
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from chanest.arrays import Array
+from chanest.covariances.angular import AngularCovariance, AngularGrid, elements
+from chanest.frontend import BeamformingMap
+from vlista_core.estimate import Measurement
+from vlista_core.gaussian import Covariance, condition
+from vlista_core.linalg import cholesky
+from vlista_core.linops import LinearMap
+from vlista_core.prox import squared_modulus
+
+_DETERMINED, _WEAKEST = 0.5, 1e-4
+"""A peak is a path from so much of p·q on, and from that share of all powers on."""
+_LEFT = 0.05
+"""Share of the grid's powers around a path that stays on the grid."""
+_DAMPING, _EASIER, _HARDER = 0.1, 0.3, 5.0
+"""Of Gauss–Newton: at first, after a step that was taken, after one that was not."""
+_LEAST_USED = 1e-3
+_LARGEST = 1e3
+_AXES = 4
+"""Columns and rows of the transmitter, columns and rows of the receiver."""
+
+
+@dataclass(frozen=True, eq=False)
+class Paths:
+    """Plane waves by the phases between neighbouring columns and rows of both arrays: [batch, paths, 2] each."""
+
+    departing: Tensor
+    arriving: Tensor
+    rx: Array
+    tx: Array
+
+    def moved(self, steps: Tensor) -> "Paths":
+        """With the phases changed by steps: [batch, 4, paths]."""
+        departing, arriving = steps[:, :2].mT, steps[:, 2:].mT
+        return replace(self, departing=self.departing + departing, arriving=self.arriving + arriving)
+
+    def steering(self) -> tuple[Tensor, Tensor]:
+        """Of the transmitter and of the receiver, and their slopes along columns and rows: [batch, 3, paths, elements] each.
+
+        Slopes are about the middle of an array, so that a turn does not change the phase of the gain.
+        """
+        return _with_slopes(self.departing, self.tx), _with_slopes(self.arriving, self.rx)
+
+    def columns(self, phi: LinearMap, *, slopes: bool = False) -> Tensor:
+        """Φψ of every path and pair of polarisations: [batch, paths, pol_t·pol_r, m].
+
+        With slopes: [batch, 5, paths, pol_t·pol_r, m], the columns themselves first, then their slopes along the four axes.
+        """
+        transmit, receive = self.steering()
+        combinations = ((0, 0), (1, 0), (2, 0), (0, 1), (0, 2)) if slopes else ((0, 0),)
+        found = [self._seen(phi, transmit[:, i], receive[:, j]) for i, j in combinations]
+        return torch.stack(found, 1) if slopes else found[0]
+
+    def signals(self) -> Tensor:
+        """ψ of every path and pair of polarisations: [batch, paths, pol_t·pol_r, n]."""
+        transmit, receive = (each[:, 0] for each in self.steering())
+        return self._placed(transmit, receive).flatten(3)
+
+    def _seen(self, phi: LinearMap, transmit: Tensor, receive: Tensor) -> Tensor:
+        """Φ(a_t ⊗ a_r) for each pair of polarisations: [batch, paths, elements] each -> [batch, paths, pol_t·pol_r, m]."""
+        batch, paths, _ = transmit.shape
+        if not isinstance(phi, BeamformingMap) or phi.subcarriers > 1:
+            every = self._placed(transmit, receive).reshape(batch, -1, phi.shape[1])
+            return phi.apply_block(every.mT).mT.reshape(batch, paths, -1, phi.shape[0])
+        pol_t, pol_r = len(self.tx.slants), len(self.rx.slants)
+        beams = phi.transmit.reshape(batch, pol_t, self.tx.elements, -1)
+        sent = transmit[:, None] @ beams  # [batch, pol_t, paths, T]
+        if phi.weights is None:
+            received = torch.eye(pol_r, dtype=receive.dtype, device=receive.device)[:, None, None, :, None]
+            received = (received * receive[:, None, :, None, None, :]).flatten(4)  # [batch, pol_r, paths, 1, ports]
+        else:
+            combiners = phi.weights.conj().reshape(batch, phi.pilots, pol_r, self.rx.elements, -1)
+            received = torch.einsum("btqrc,bkr->bqktc", combiners, receive)
+        both = sent[:, :, None, :, :, None] * received[:, None]  # [batch, pol_t, pol_r, paths, T, chains]
+        return both.movedim(3, 1).reshape(batch, paths, pol_t * pol_r, -1)
+
+    def _placed(self, transmit: Tensor, receive: Tensor) -> Tensor:
+        """a_t ⊗ a_r among the ports: [batch, paths, pol_t·pol_r, ports of the transmitter, ports of the receiver]."""
+        pol_t, pol_r = len(self.tx.slants), len(self.rx.slants)
+        ports = []
+        for steering, count in ((transmit, pol_t), (receive, pol_r)):
+            identity = torch.eye(count, dtype=steering.dtype, device=steering.device)
+            ports.append((identity[:, :, None] * steering[:, :, None, None]).flatten(3))
+        sent, received = ports
+        return (sent[:, :, :, None, :, None] * received[:, :, None, :, None]).flatten(2, 3)
+
+
+@dataclass(frozen=True, eq=False)
+class PathCovariance(Covariance):
+    """R = Ψ diag(p) Ψᴴ + Σ_k P_k ψ_kψ_kᴴ: powers on a grid, and paths off it."""
+
+    grid: AngularCovariance
+    powers: Tensor
+    """P of every path and pair of polarisations: [batch, paths, pol_t·pol_r], real."""
+    signals: Tensor
+    """ψ of each: [batch, paths, pol_t·pol_r, n]."""
+
+    @property
+    def length(self) -> int:
+        return self.grid.length
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.signals.dtype
+
+    @property
+    def _scaled(self) -> Tensor:
+        """√P ψ as rows: [batch, columns, n]."""
+        return (self.powers.sqrt()[..., None] * self.signals).flatten(1, 2)
+
+    def apply(self, x: Tensor) -> Tensor:
+        self._check_input("x", x, self.length)
+        rows = self._scaled
+        inside = (rows.conj() @ x[:, :, None])[:, None, :, 0] @ rows
+        return self.grid.apply(x) + inside[:, 0]
+
+    def seen(self, phi: LinearMap) -> Tensor:
+        columns = phi.apply_block(self._scaled.mT)
+        return self.grid.seen(phi) + columns @ columns.mH
+
+    def variances(self) -> Tensor:
+        return self.grid.variances() + squared_modulus(self._scaled).sum(1)
+
+    def materialize(self) -> Tensor:
+        rows = self._scaled
+        return self.grid.materialize() + rows.mT @ rows.conj()
+
+
+@dataclass(frozen=True, eq=False)
+class Refined:
+    """What `refine` found."""
+
+    prior: PathCovariance
+    log_evidence: Tensor
+    """Of y, without its constant, as `Posterior.log_evidence`: [batch]."""
+    count: Tensor
+    """Paths off the grid: [batch]."""
+    mean: Tensor
+    """E h given y: [batch, n]."""
+
+
+@torch.no_grad()
+def refine(
+    prior: AngularCovariance, measured: Measurement, determined: Tensor, *, most: int = 8, rounds: int = 6
+) -> Refined:
+    """Take the peaks of a grid's powers off the grid.
+
+    determined: p·q of every atom, [batch, atoms]; most: paths; rounds: of the improvement.
+    """
+    grid, phi = prior.grid, measured.phi
+    powers, index, found = _peaks(prior, determined, most)
+    around = _around(index, found, grid)
+    rest = AngularCovariance(torch.where(around, _LEFT * prior.powers, prior.powers), grid, prior.view)
+    posterior = condition(rest, measured)
+    departing, arriving = (each.to(powers) for each in (grid.departing, grid.arriving))
+    arrivals = len(arriving)
+    paths = Paths(departing[index // arrivals], arriving[index % arrivals], grid.rx, grid.tx)
+    search = _Search(measured, posterior.factor, paths, powers, found)
+    for _ in range(rounds):
+        search.improve(_furthest(grid).to(powers))
+    gains, now = search.now.gains, search.paths
+    whitened = search.unexplained()
+    mean = rest.apply(phi.adjoint(whitened)) + torch.einsum("bkc,bkcn->bn", gains, now.signals())
+    refined = PathCovariance(rest, search.powers, now.signals())
+    volume = 2 * posterior.factor.diagonal(dim1=1, dim2=2).real.log().sum(1)
+    return Refined(refined, search.now.evidence - volume, found.sum(1), mean)
+
+
+@dataclass(frozen=True, eq=False)
+class _Fit:
+    """Gains of the paths given y, and how well they explain it, for columns that are whitened by the rest of the model."""
+
+    evidence: Tensor
+    """Up to log det of the rest: [batch]."""
+    gains: Tensor
+    """Posterior means: [batch, paths, pol]."""
+    scaled: Tensor
+    """√P times the columns, as rows: [batch, paths·pol, m]."""
+    factor: Tensor
+    """Of I + scaled scaledᴴ: [batch, paths·pol, paths·pol]."""
+
+
+class _Search:
+    """Paths of a batch on their way to more evidence."""
+
+    def __init__(self, measured: Measurement, factor: Tensor, paths: Paths, powers: Tensor, found: Tensor) -> None:
+        """factor: L of the model without the paths; powers: [batch, paths, pol]; found: which paths there are."""
+        self.phi, self.factor, self.found = measured.phi, factor, found
+        self.y = self._white(measured.y[:, None])[:, 0]
+        self.paths, self.powers = paths, powers
+        self.columns = self._columns(paths)
+        self.now = self._fit(self.columns[:, 0], powers)
+        self.damping = torch.full_like(self.now.evidence, _DAMPING)
+
+    def improve(self, furthest: Tensor) -> None:
+        """One step of the powers, then one of the directions, each where it helps. furthest: a step at the most, [4]."""
+        powers = self._mackay()
+        tried = self._fit(self.columns[:, 0], powers)
+        self._take(tried.evidence > self.now.evidence, tried, powers=powers)
+        paths = self.paths.moved(self._gauss_newton(furthest))
+        columns = self._columns(paths)
+        tried = self._fit(columns[:, 0], self.powers)
+        better = tried.evidence > self.now.evidence
+        self._take(better, tried, paths=paths, columns=columns)
+        self.damping = self.damping * torch.where(better, _EASIER, _HARDER)
+
+    def unexplained(self) -> Tensor:
+        """C⁻¹y of the whole model: [batch, m]."""
+        left = self.y - torch.einsum("bkc,bkcm->bm", self.now.gains, self.columns[:, 0])
+        solved: Tensor = torch.linalg.solve_triangular(self.factor.mH, left[:, :, None], upper=True)
+        return solved[:, :, 0]
+
+    def _mackay(self) -> Tensor:
+        """P ← |E x|²/(1 - Var x/P)."""
+        left = torch.cholesky_inverse(self.now.factor).diagonal(dim1=1, dim2=2).real.reshape(self.powers.shape)
+        powers = squared_modulus(self.now.gains) / (1.0 - left).clamp_min(_LEAST_USED)
+        return powers.clamp_max(_LARGEST) * self.found[:, :, None]
+
+    def _gauss_newton(self, furthest: Tensor) -> Tensor:
+        """Steps of the phases with the gains projected out: [batch, 4, paths]."""
+        now, (batch, paths) = self.now, self.found.shape
+        slopes = torch.einsum("bkc,bakcm->bakm", now.gains, self.columns[:, 1:]).flatten(1, 2)
+        left = self.y - torch.einsum("bkc,bkcm->bm", now.gains, self.columns[:, 0])
+        inside = torch.cholesky_solve(now.scaled.conj() @ slopes.mT, now.factor)
+        curvature = ((slopes - inside.mT @ now.scaled).conj() @ slopes.mT).real
+        slope = (slopes.conj() @ left[:, :, None])[:, :, 0].real
+        free = self.found[:, None, :] & (furthest > 0)[None, :, None]
+        free = free.flatten(1)
+        curvature = torch.where(free[:, :, None] & free[:, None, :], curvature, 0.0)
+        own = curvature.diagonal(dim1=1, dim2=2)
+        curvature = curvature + torch.diag_embed(self.damping[:, None] * own + 1.0)
+        step = torch.cholesky_solve((slope * free)[:, :, None], cholesky(curvature))[:, :, 0]
+        limit = furthest[None, :, None]
+        return step.reshape(batch, _AXES, paths).clamp(-limit, limit)
+
+    def _fit(self, columns: Tensor, powers: Tensor) -> _Fit:
+        """columns: whitened, [batch, paths, pol, m]."""
+        root = powers.sqrt()
+        scaled = (root[..., None] * columns).flatten(1, 2)
+        identity = torch.eye(scaled.shape[1], dtype=scaled.dtype, device=scaled.device)
+        factor = cholesky(scaled.conj() @ scaled.mT + identity)
+        matched = (scaled.conj() @ self.y[:, :, None])[:, :, 0]
+        solved = torch.cholesky_solve(matched[:, :, None], factor)[:, :, 0]
+        misfit = squared_modulus(self.y).sum(1) - (matched.conj() * solved).real.sum(1)
+        volume = 2 * factor.diagonal(dim1=1, dim2=2).real.log().sum(1)
+        return _Fit(-(misfit + volume), root * solved.reshape(powers.shape), scaled, factor)
+
+    def _columns(self, paths: Paths) -> Tensor:
+        """Whitened, with slopes: [batch, 5, paths, pol, m]."""
+        columns = paths.columns(self.phi, slopes=True)
+        return self._white(columns.flatten(1, 3)).reshape(columns.shape)
+
+    def _white(self, rows: Tensor) -> Tensor:
+        """L⁻¹ times every row: [batch, k, m]."""
+        white: Tensor = torch.linalg.solve_triangular(self.factor, rows.mT, upper=False)
+        return white.mT
+
+    def _take(
+        self,
+        better: Tensor,
+        tried: _Fit,
+        *,
+        powers: Tensor | None = None,
+        paths: Paths | None = None,
+        columns: Tensor | None = None,
+    ) -> None:
+        """Take what was tried for the samples where it is better: [batch] bool."""
+
+        def chosen(new: Tensor, old: Tensor) -> Tensor:
+            return torch.where(better.reshape(-1, *[1] * (old.ndim - 1)), new, old)
+
+        names = ("evidence", "gains", "scaled", "factor")
+        self.now = _Fit(*(chosen(getattr(tried, name), getattr(self.now, name)) for name in names))
+        if powers is not None:
+            self.powers = chosen(powers, self.powers)
+        if columns is not None:
+            self.columns = chosen(columns, self.columns)
+        if paths is not None:
+            ends = ("departing", "arriving")
+            self.paths = replace(
+                self.paths, **{end: chosen(getattr(paths, end), getattr(self.paths, end)) for end in ends}
+            )
+
+
+def _peaks(prior: AngularCovariance, determined: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The strongest local maxima over the directions, all polarisations together.
+
+    -> powers with those of their neighbours, [batch, paths, pol]; which directions, [batch, paths]; which are paths,
+    [batch, paths] bool.
+    """
+    grid, batch = prior.grid, len(determined)
+    field, used = (each.reshape(batch, *grid.shape) for each in (prior.powers.expand_as(determined), determined))
+    total, certain = field.sum((1, 4)), used.amax((1, 4))  # [batch, columns, rows, columns, rows]
+    highest = torch.ones_like(certain, dtype=torch.bool)
+    for axis in range(1, 1 + _AXES):
+        if total.shape[axis] > 1:
+            highest &= (total >= total.roll(1, axis)) & (total > total.roll(-1, axis))
+    everything = total.flatten(1).sum(1)[:, None, None, None, None]
+    good = highest & (certain > _DETERMINED) & (total > _WEAKEST * everything)
+    count = min(most, total[0].numel())
+    strength, index = torch.where(good, total, 0.0).flatten(1).topk(count, 1)
+    gathered = field
+    for axis in (2, 3, 5, 6):
+        size = field.shape[axis]
+        if size > 1:
+            gathered = gathered + gathered.roll(1, axis) + gathered.roll(-1, axis)
+    pairs = gathered.movedim(4, 2).flatten(3).flatten(1, 2)  # [batch, pol_t·pol_r, directions]
+    powers = pairs.gather(2, index[:, None].expand(-1, pairs.shape[1], -1)).mT
+    found = strength > 0
+    return powers * found[:, :, None], index, found
+
+
+def _around(index: Tensor, found: Tensor, grid: AngularGrid) -> Tensor:
+    """Which atoms lie within one point of a path along every axis: [batch, atoms] bool."""
+    marks = torch.zeros(len(index), math.prod(grid.axes), dtype=torch.bool, device=index.device)
+    marks = marks.scatter(1, index, found).reshape(-1, *grid.axes)
+    for axis in range(1, 1 + _AXES):
+        marks = marks | marks.roll(1, axis) | marks.roll(-1, axis)
+    pol_t, columns, rows, pol_r, *receive = grid.shape
+    spread_out = marks[:, None, :, :, None].expand(-1, pol_t, columns, rows, pol_r, *receive)
+    return spread_out.reshape(len(index), -1)
+
+
+def _furthest(grid: AngularGrid) -> Tensor:
+    """Half a point of the grid along each axis, 0 where there is but one: [4]."""
+    return torch.tensor([0.0 if points == 1 else math.pi / points for points in grid.axes])
+
+
+def _with_slopes(phases: Tensor, array: Array) -> Tensor:
+    """Steering vectors and their slopes along columns and rows: [batch, paths, 2] -> [batch, 3, paths, elements]."""
+    places = elements(array).to(phases)
+    angle = phases @ places.mT
+    steering = torch.polar(torch.ones_like(angle), angle)
+    middle = places - places.mean(0)
+    return torch.stack([steering, *(1j * middle[:, axis] * steering for axis in (0, 1))], 1)

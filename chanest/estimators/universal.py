@@ -1,0 +1,132 @@
+"""Universal, ours: one set of weights for any arrays, any pilots and any channel; what adapts are the powers of all directions.
+
+Layers on a grid of directions see how much y asks for every atom and how well it is determined, given the actual Φ, and update all
+powers (`chanest.networks.universal`); the peaks are then taken off the grid (`chanest.covariances.offgrid`). The answer is the
+mean of the two models, grid alone and with paths off it, weighed by their evidence less a price for each path, whose directions
+were fitted. It is scale-free: the units of y and h do not matter. Trained on the broad family `clusters` alone.
+"""
+
+from typing import NamedTuple, Self
+
+import torch
+from torch import Tensor, nn
+
+from chanest.arrays import Array
+from chanest.bases.estimator import ChannelEstimator
+from chanest.covariances.offgrid import Refined, refine
+from chanest.fit import Fit
+from chanest.networks.universal import Look, UniversalNetwork, scaled
+from chanest.networks.universal_training import fit_universal
+from chanest.problem import ChannelProblem
+from vlista_core.estimate import Estimate, Measurement
+from vlista_core.gaussian import condition
+from vlista_core.linops import LinearMap
+from vlista_core.prox import squared_modulus
+from vlista_core.tensorfile import Json
+
+OVERSAMPLING = (1.25, 1.25, 1.25, 1.25, 1.75, 1.75, 1.75)
+_WIDTH = 24
+_CHUNK_ENTRIES = 2**17
+"""Atoms times samples that are worked on at once: small enough to stay in cache."""
+
+
+class Answer(NamedTuple):
+    """Both models of a chunk of samples, and how they are weighed."""
+
+    measured: Measurement
+    """In units of y's root mean square."""
+    unit: Tensor
+    """[batch]."""
+    grid: Look
+    refined: Refined
+    weight: Tensor
+    """Of the model with paths off the grid: [batch, 1]."""
+
+
+class Universal(ChannelEstimator):
+    """Powers of directions by a network that all arrays share, peaks off the grid, two models weighed by evidence."""
+
+    name = "universal"
+    summary = "ours: any arrays, pilots and channels with one set of weights; powers of directions adapt to y and Φ"
+    needs_fit = True
+    any_scenario = True
+    narrowband = True
+    scale_free = True
+    loudest = 10**1.2
+
+    def __init__(
+        self,
+        rx: Array,
+        tx: Array,
+        *,
+        oversampling: tuple[float, ...] = OVERSAMPLING,
+        width: int = _WIDTH,
+        paths: int = 8,
+    ) -> None:
+        """oversampling: of the grid of each layer and of the answer; width: of the network; paths: off the grid at the most."""
+        super().__init__(rx.ports * tx.ports)
+        self.rx, self.tx, self.paths = rx, tx, paths
+        self.network = UniversalNetwork(oversampling, width, torch.Generator().manual_seed(0))
+        self.price = nn.Parameter(torch.tensor([1.0, 1.0, 1.0]))
+        """Of a path: in all, for each axis along which it has a direction, for each pair of polarisations; in nats."""
+        self.steepness = nn.Parameter(torch.tensor(0.5))
+
+    @classmethod
+    def build(cls, problem: ChannelProblem) -> Self:
+        return cls(*problem.arrays)
+
+    def for_problem(self, problem: ChannelProblem) -> Self:
+        """The same weights for the arrays of a problem."""
+        self.rx, self.tx = problem.arrays
+        self.signal_length = problem.signal_length
+        self.reconfigure(rx=self.rx, tx=self.tx)
+        return self
+
+    def chunk(self, measured: Measurement) -> int:
+        finest = max(self.network.oversampling)
+        sizes = (self.rx.columns, self.rx.rows, self.tx.columns, self.tx.rows)
+        atoms = self.signal_length
+        for size in sizes:
+            atoms = int(atoms * (finest if size > 1 else 1.0))
+        return max(1, _CHUNK_ENTRIES // max(atoms, measured.y.shape[1] ** 2 // 4))
+
+    def infer(self, measured: Measurement) -> Estimate:
+        answer = self.answer(measured)
+        mean = answer.grid.posterior.mean + answer.weight * (answer.refined.mean - answer.grid.posterior.mean)
+        return Estimate(answer.unit[:, None] * mean)
+
+    def answer(self, measured: Measurement) -> Answer:
+        """What both models say of a chunk of samples."""
+        inside, unit = scaled(measured)
+        grid = self.network(inside, self.rx, self.tx)[-1]
+        refined = refine(grid.prior, inside, grid.determined, most=self.paths)
+        return Answer(inside, unit, grid, refined, self.weight(grid, refined))
+
+    def weight(self, grid: Look, refined: Refined) -> Tensor:
+        """Of the model with paths off the grid, by its evidence less their price: [batch, 1]."""
+        axes = sum(size > 1 for size in (self.rx.columns, self.rx.rows, self.tx.columns, self.tx.rows))
+        price = self.price[0] + axes * self.price[1] + len(self.rx.slants) * len(self.tx.slants) * self.price[2]
+        gain = refined.log_evidence - grid.posterior.log_evidence - price * refined.count
+        weight = torch.sigmoid(nn.functional.softplus(self.steepness) * gain)
+        return torch.where(refined.count > 0, weight, 0.0)[:, None]
+
+    def log_evidence(self, measured: Measurement) -> Tensor:
+        """Of y under the better of the two models, without its constant, the price of paths paid: [batch]."""
+        answer = self.answer(measured)
+        unit = 2 * measured.y.shape[1] * answer.unit.log()
+        grid = answer.grid.posterior.log_evidence
+        return torch.logaddexp(grid, grid + torch.logit(answer.weight[:, 0].clamp(1e-6, 1 - 1e-6))) - unit
+
+    def spread(self, measured: Measurement, found: Estimate, probes: LinearMap | None) -> Tensor:
+        """The variance of the mixture: of each model about its mean, and of the means."""
+        answer = self.answer(measured)
+        grid = condition(answer.grid.prior, answer.measured, probes)
+        refined = condition(answer.refined.prior, answer.measured, probes)
+        weight = answer.weight
+        apart = squared_modulus(refined.mean - grid.mean) * weight * (1.0 - weight)
+        variance = (1.0 - weight) * grid.variance + weight * refined.variance + apart
+        return answer.unit.square()[:, None] * variance
+
+    def fit(self, problem: ChannelProblem, plan: Fit) -> dict[str, Json]:
+        """Train on the broad family and on many arrays; `problem` only validates. See `chanest.networks.universal_training`."""
+        return fit_universal(self, problem, plan)
