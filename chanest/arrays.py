@@ -1,4 +1,4 @@
-"""Antenna arrays: element positions, steering vectors, polarisation; the element order is Sionna's.
+"""Antenna arrays: element positions, steering vectors, polarisation, orientations; the element order is Sionna's.
 
 Elements lie in the local y–z plane and face +x. The index runs down a column (z decreasing), then to the next column
 (y increasing). A dual polarised array lists all elements of the first polarisation, then all of the second. Lengths are
@@ -80,6 +80,28 @@ class Array:
         place = self.positions()[: self.elements].to(across)
         phase = 2 * math.pi * (across[..., None] * place[:, 1] + up[..., None] * place[:, 2])
         return torch.polar(torch.ones_like(phase), phase)
+
+
+@dataclass(frozen=True)
+class Sector:
+    """The orientations an end may take: yaw and tilt uniform within ± their spread, in radians; roll is zero."""
+
+    yaw: float = 0.0
+    yaw_spread: float = 0.0
+    tilt: float = 0.0
+    tilt_spread: float = 0.0
+
+    def orient(self, draws: Tensor) -> Tensor:
+        """Orientations from uniform numbers. draws: [batch, 2] in [0, 1) -> [batch, 3]."""
+        yaw = self.yaw + self.yaw_spread * (2 * draws[:, 0] - 1)
+        tilt = self.tilt + self.tilt_spread * (2 * draws[:, 1] - 1)
+        return torch.stack([yaw, tilt, torch.zeros_like(yaw)], dim=1)
+
+    def quadrature(self, *, yaws: int = 60, tilts: int = 6) -> Tensor:
+        """Midpoints of a grid over the sector: [points, 3], float64. An angle that does not vary gets one point."""
+        counts = (yaws if self.yaw_spread else 1, tilts if self.tilt_spread else 1)
+        midpoints = ((torch.arange(count, dtype=torch.float64) + 0.5) / count for count in counts)
+        return self.orient(torch.cartesian_prod(*midpoints))
 
 
 def ula(elements: int, *, spacing: float = 0.5, polarization: Polarization = "V", pattern: Pattern = "omni") -> Array:

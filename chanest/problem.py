@@ -25,6 +25,7 @@ class ChannelBatch(Batch):
     """Samples of a scenario; signal = vec(H), entry k·N_t·N_r + t·N_r + r, and the rays behind it."""
 
     rays: Rays | None = None
+    """None where nobody knows them."""
 
     def matrices(self) -> Tensor:
         """H as matrices: [batch, subcarriers, N_r, N_t]."""
@@ -103,13 +104,14 @@ class ChannelProblem(Problem):
 
         def block(indices: range) -> tuple[Tensor, ...]:
             h, rays = self._channels(indices, seed, split)
-            return (*self._measure(h, indices, seed, split, snr_db), *rays.tensors())
+            known = rays.tensors() if rays is not None else ()
+            return (*self._measure(h, indices, seed, split, snr_db), *known)
 
         signal, y, noise_var, transmit, weights, factor, *rays = in_blocks(start, count, block)
         frontend = self.scenario.frontend
         held: tuple[Tensor | None, Tensor | None] = (weights, factor) if frontend.chains else (None, None)
         phi = BeamformingMap(transmit, *held, self.source.rx.ports, frontend.whiten, self.subcarriers)
-        return ChannelBatch(signal, y, phi, noise_var, rays=Rays(*rays))
+        return ChannelBatch(signal, y, phi, noise_var, rays=Rays(*rays) if rays else None)
 
     def beams(self, count: int, *, seed: int, split: Split = "test", start: int = 0) -> BeamformingMap:
         """Φ of the same samples."""
@@ -128,21 +130,33 @@ class ChannelProblem(Problem):
         return in_blocks(start, count, block)[0]
 
     def rays(self, indices: range, *, seed: int, split: Split) -> Rays:
-        """The rays behind the channels of these samples; ValueError where a subclass brings channels of its own."""
-        drawing = ("sample", "channels", "_channels")
-        if any(getattr(type(self), name) is not getattr(ChannelProblem, name) for name in drawing):
-            raise ValueError(
-                f"{type(self).__name__} brings channels of its own, whose rays nobody knows; what learns from rays "
-                "(atom-lmmse, gated-lmmse, ray-sbl) cannot be trained on it, but lmmse, gmm and the networks can"
-            )
+        """The rays behind the channels of these samples; ValueError where nobody knows them."""
+        self._check_rays()
         return self.source.rays(indices, seed=seed, split=split)
 
-    def _channels(self, indices: range, seed: int, split: Split) -> tuple[Tensor, Rays]:
+    def channels_and_rays(self, indices: range, *, seed: int, split: Split) -> tuple[Tensor, Rays]:
+        """vec(H) of these samples, [k, n], and the rays behind them; ValueError where nobody knows them."""
+        self._check_rays()
+        h, rays = self.source.channels(indices, seed=seed, split=split)
+        if rays is None:
+            raise TypeError(f"{type(self.source).__name__}.has_rays is True, but its channels came without rays")
+        return h.mT.reshape(len(indices), -1), rays
+
+    def _check_rays(self) -> None:
+        drawing = ("sample", "channels", "_channels")
+        own = any(getattr(type(self), name) is not getattr(ChannelProblem, name) for name in drawing)
+        if own or not self.source.has_rays:
+            raise ValueError(
+                f"{type(self).__name__ if own else self.scenario.name} brings channels of its own, whose rays nobody knows; "
+                "what learns from rays (atom-lmmse, gated-lmmse, ray-sbl) cannot be trained on it, but lmmse, gmm and "
+                "the networks can"
+            )
+
+    def _channels(self, indices: range, seed: int, split: Split) -> tuple[Tensor, Rays | None]:
         for file in self.stored:
             if file.holds(indices, seed, split):
                 return file.read(indices)
-        rays = self.source.rays(indices, seed=seed, split=split)
-        return self.source.matrices(rays), rays
+        return self.source.channels(indices, seed=seed, split=split)
 
     def _measure(self, h: Tensor, indices: range, seed: int, split: Split, snr_db: float | None) -> tuple[Tensor, ...]:
         """signal, y, noise_var and what Φ stores, for the channels of one block."""

@@ -1,104 +1,35 @@
 """A scenario file: arrays, channel, front end, SNR range and data-set sizes, checked when read."""
 
 import json
-import math
 import tomllib
 from pathlib import Path
-from typing import Literal, Self
+from typing import Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
-from chanest.arrays import Array, Pattern, Polarization
-from chanest.channels.cdl import CdlModel, CdlSource, Sector
-from chanest.channels.paths import PathSource
-from chanest.channels.source import DRAWS, Backend, ChannelSource, Direction
+from chanest.channels.cdl import CdlSection
+from chanest.channels.paths import PathSection
+from chanest.channels.section import ArraySection, Section
+from chanest.channels.source import DRAWS, Backend, ChannelSource
 from chanest.channels.store import DataSet
 from chanest.pilots import BeamKind
 from vlista_core.draws import Split
 from vlista_core.files import digest
 from vlista_core.validation import printable
 
+__all__ = [
+    "ArraySection", "CdlSection", "DataSection", "FrontendSection", "PathSection", "Scenario", "load_scenario",
+    "scenario_names",
+]  # fmt: skip
 
-class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
-
-
-class ArraySection(_Section):
-    """An array and the orientations it may take, in wavelengths and degrees."""
-
-    rows: int = Field(ge=1, le=1024)
-    columns: int = Field(ge=1, le=1024)
-    spacing: float = Field(default=0.5, ge=1e-3, le=1e3)
-    polarization: Polarization = "V"
-    pattern: Pattern = "omni"
-    yaw: float = Field(default=0.0, ge=-360, le=360)
-    yaw_spread: float = Field(default=0.0, ge=0, le=180)
-    tilt: float = Field(default=0.0, ge=-90, le=90)
-    tilt_spread: float = Field(default=0.0, ge=0, le=90)
-
-    def array(self) -> Array:
-        """The geometry."""
-        return Array(self.rows, self.columns, self.spacing, self.spacing, self.polarization, self.pattern)
-
-    def sector(self) -> Sector:
-        """The orientations, in radians."""
-        return Sector(*(math.radians(value) for value in (self.yaw, self.yaw_spread, self.tilt, self.tilt_spread)))
+AnyChannel = (
+    CdlSection
+    | PathSection
+)  # fmt: skip
+"""The registry of kinds of channels."""
 
 
-class CdlSection(_Section):
-    """CDL models (one, or an equal mixture); seconds, hertz, m/s. One subcarrier means the narrowband sum of taps."""
-
-    kind: Literal["cdl"] = "cdl"
-    models: tuple[CdlModel, ...] = Field(default=("C",), min_length=1, strict=False)
-    carrier: float = Field(default=28e9, ge=1e6, le=1e13)
-    delay_spread: float = Field(default=100e-9, ge=0, le=1)
-    direction: Direction = "downlink"
-    random_los_phase: bool = True
-    speed: tuple[float, float] = Field(default=(0.0, 0.0), strict=False)
-    snapshots: int = Field(default=1, ge=1, le=2**20)
-    snapshot_interval: float = Field(default=0.0, ge=0, le=1e3)
-    subcarriers: int = Field(default=1, ge=1, le=2**16)
-    subcarrier_spacing: float = Field(default=120e3, ge=1, le=1e10)
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        if not 0.0 <= self.speed[0] <= self.speed[1] <= 1e5:
-            raise ValueError(
-                f"speed must be [least, largest] with 0 <= least <= largest <= 100000, got {list(self.speed)}"
-            )
-        return self
-
-    def frequencies(self) -> tuple[float, ...] | None:
-        """Subcarriers around the carrier, or None for a narrowband channel."""
-        if self.subcarriers == 1:
-            return None
-        return tuple(self.subcarrier_spacing * (k - self.subcarriers // 2) for k in range(self.subcarriers))
-
-
-class PathSection(_Section):
-    """Plain paths through a pulse of `taps` samples, on all subcarriers of the band."""
-
-    kind: Literal["paths"]
-    paths: int = Field(default=4, ge=1, le=2**16)
-    taps: int = Field(default=4, ge=1)
-    rolloff: float = Field(default=0.8, ge=0, le=1)
-    carrier: float = Field(default=60e9, ge=1e6, le=1e13)
-    direction: Direction = "downlink"
-    subcarriers: int = Field(default=16, ge=1, le=2**16)
-    subcarrier_spacing: float = Field(default=120e3, ge=1, le=1e10)
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        if self.subcarriers < self.taps:
-            raise ValueError(f"subcarriers must be at least taps = {self.taps}, got {self.subcarriers}")
-        return self
-
-    def frequencies(self) -> tuple[float, ...]:
-        """Subcarriers from zero up: those of a DFT of the symbol."""
-        return tuple(self.subcarrier_spacing * k for k in range(self.subcarriers))
-
-
-class FrontendSection(_Section):
+class FrontendSection(Section):
     """Training: pilots of one transmit beam each, and a receiver of `chains` RF chains (0: fully digital)."""
 
     pilots: int = Field(ge=1, le=2**20)
@@ -109,7 +40,7 @@ class FrontendSection(_Section):
     whiten: bool = True
 
 
-class DataSection(_Section):
+class DataSection(Section):
     """Sizes of the stored splits and the seed of all of them."""
 
     seed: int = Field(default=0, ge=0, lt=2**63)
@@ -118,14 +49,14 @@ class DataSection(_Section):
     test: int = Field(default=2_000, ge=1, le=2**30)
 
 
-class Scenario(_Section):
+class Scenario(Section):
     """A named set-up."""
 
     name: str = Field(min_length=1)
     description: str = ""
     bs: ArraySection
     ue: ArraySection
-    channel: CdlSection | PathSection = Field(default=CdlSection(), discriminator="kind")
+    channel: AnyChannel = Field(default=CdlSection(), discriminator="kind")
     frontend: FrontendSection
     snr_db: tuple[float, float] = Field(default=(-10.0, 30.0), strict=False)
     data: DataSection = DataSection()
@@ -150,18 +81,7 @@ class Scenario(_Section):
 
     def source(self, backend: Backend = "factored") -> ChannelSource:
         """The distribution of channels."""
-        channel, bs, ue = self.channel, self.bs.array(), self.ue.array()
-        if isinstance(channel, PathSection):
-            return PathSource(
-                bs, ue, channel.carrier, channel.direction, channel.frequencies(), backend=backend,
-                paths=channel.paths, pulse_taps=channel.taps, rolloff=channel.rolloff,
-                symbol_time=1 / (channel.subcarriers * channel.subcarrier_spacing),
-            )  # fmt: skip
-        return CdlSource(
-            bs, ue, channel.carrier, channel.direction, channel.frequencies(), channel.snapshots, channel.snapshot_interval,
-            backend, models=channel.models, delay_spread=channel.delay_spread, bs_sector=self.bs.sector(),
-            ue_sector=self.ue.sector(), random_los_phase=channel.random_los_phase, speed=channel.speed,
-        )  # fmt: skip
+        return self.channel.source(self.bs, self.ue, backend)
 
     def channel_hash(self) -> str:
         """A name for everything that decides the channels (not the front end, the SNR or the sizes): 16 hex digits."""
@@ -182,9 +102,9 @@ class Scenario(_Section):
 
 _PROBLEMS = 3
 """Of a file that are told at once."""
-_SECTIONS: dict[str, type[_Section]] = {
-    "bs": ArraySection, "ue": ArraySection, "cdl": CdlSection, "paths": PathSection, "frontend": FrontendSection,
-    "data": DataSection,
+_SECTIONS: dict[str, type[Section]] = {
+    "bs": ArraySection, "ue": ArraySection, "frontend": FrontendSection, "data": DataSection,
+    **{kind: section for section in get_args(AnyChannel) for kind in get_args(section.model_fields["kind"].annotation)},
 }  # fmt: skip
 
 

@@ -57,8 +57,9 @@ class PooledDraws(Problem):
 
         def block(number: int) -> tuple[Tensor, Tensor]:
             start = first + _BLOCK * number
-            rays = problem.rays(range(start, start + _BLOCK), seed=clock.plan.seed, split="train")
-            return problem.source.matrices(rays).mT.reshape(_BLOCK, -1), of_rays(rays)
+            indices = range(start, start + _BLOCK)
+            signal, rays = problem.channels_and_rays(indices, seed=clock.plan.seed, split="train")
+            return signal, of_rays(rays)
 
         channels, known = clock.gather(block, "channels", until=until, most=most)
         return cls(problem, channels, problem.beams(_BEAMS, seed=clock.plan.seed, split="train")), known

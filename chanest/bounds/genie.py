@@ -10,10 +10,10 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from chanest.arrays import Array
+from chanest.arrays import Array, Sector
 from chanest.bounds.base import Bound, chunks
-from chanest.channels.cdl import CdlModel, CdlSource, Sector, cdl_table
-from chanest.channels.rays import Rays
+from chanest.channels.cdl import CdlModel, CdlSource, cdl_table
+from chanest.channels.rays import Rays, strengths
 from chanest.channels.source import ChannelSource
 from chanest.covariances.columns import ColumnCovariance
 from chanest.covariances.kronecker import KroneckerCovariance
@@ -45,7 +45,7 @@ class _CdlGenie(_Genie):
     @classmethod
     def applies(cls, problem: ChannelProblem) -> bool:
         source = problem.source
-        return isinstance(source, CdlSource) and source.frequencies is None and _phases_are_random(source)
+        return isinstance(source, CdlSource) and source.frequencies is None and source.phases_are_random
 
 
 class GenieRays(_Genie):
@@ -61,7 +61,7 @@ class GenieRays(_Genie):
 
     @classmethod
     def applies(cls, problem: ChannelProblem) -> bool:
-        return _phases_are_random(problem.source)
+        return problem.source.from_rays and problem.source.phases_are_random
 
     def prior(self, rays: Rays) -> ColumnCovariance:
         return ray_columns(self.problem.source, rays)
@@ -116,7 +116,8 @@ def ray_columns(source: ChannelSource, rays: Rays) -> ColumnCovariance:
     per_cluster = rays.aoa.shape[2]
     field_rx, steering_rx = _look(source.rx, rays.rx_orientation, rays.zoa, rays.aoa)
     field_tx, steering_tx = _look(source.tx, rays.tx_orientation, rays.zod, rays.aod)
-    gains = torch.einsum("bij,bpir,bqjr->bqpijr", _mixing(rays.xpr).sqrt(), field_rx, field_tx).flatten(3, 4)
+    strength = rays.strength.double().expand(-1, *rays.aoa.shape[1:], -1).reshape(len(rays), -1, 2, 2)
+    gains = torch.einsum("brij,bpir,bqjr->bqpijr", strength, field_rx, field_tx).flatten(3, 4)
     if gains.shape[1] == gains.shape[2] == 1:  # The four columns of a ray are parallel: one has their power.
         gains = torch.linalg.vector_norm(gains, dim=3, keepdim=True)
     amplitude = (_cluster_powers(source, rays) / per_cluster).sqrt().repeat_interleave(per_cluster, 1)
@@ -143,7 +144,7 @@ def _cluster_sum(source: ChannelSource, rays: Rays) -> KroneckerCovariance:
     wide = torch.float64
     rx = cluster_covariances(source.rx, rays.rx_orientation.to(wide), rays.zoa.to(wide), rays.aoa.to(wide))
     tx = cluster_covariances(source.tx, rays.tx_orientation.to(wide), rays.zod.to(wide), rays.aod.to(wide))
-    mixing, powers = _mixing(rays.xpr), _cluster_powers(source, rays)
+    mixing, powers = _mixing(rays.strength), _cluster_powers(source, rays)
     if not source.has_line_of_sight:
         return _mixed(tx, rx, mixing, powers)
     field_rx, steering_rx, field_tx, steering_tx = _look_along_line_of_sight(source, rays)
@@ -160,7 +161,7 @@ def _model_sum(source: CdlSource, model: CdlModel) -> KroneckerCovariance:
     share = source.scale**2 / (1 + table.k_factor)
     power = torch.tensor([share * table.k_factor], dtype=torch.float64)
     line = (tx_line, rx_line, power) if table.k_factor else None
-    return _mixed(tx, rx, _mixing(torch.tensor([table.xpr], dtype=torch.float64)), share * table.powers[None], line)
+    return _mixed(tx, rx, _mixing(strengths(torch.tensor([table.xpr]))), share * table.powers[None], line)
 
 
 def _sector_mean(array: Array, sector: Sector, angles: Tensor, los_angles: Tensor) -> tuple[Tensor, Tensor]:
@@ -183,10 +184,11 @@ def _mixed(
 ) -> KroneckerCovariance:
     """Σ_c P_c Σ_ij M_ij T_cj ⊗ S_ci, and the line of sight from its moments at both ends and its power, where there is one.
 
-    tx, rx: [batch, clusters, 2, ports, ports], M_ij = mixing[:, i, j] -> 2·clusters terms. The line of sight adds
+    tx, rx: [batch, clusters, 2, ports, ports], M_ij = mixing[:, c, i, j] -> 2·clusters terms. The line of sight adds
     E vvᴴ of v = v_tx,θ ⊗ v_rx,θ - v_tx,φ ⊗ v_rx,φ: four terms.
     """
-    receive = torch.einsum("bc,bij,bcirs->bcjrs", powers.to(rx.dtype), mixing.to(rx.dtype), rx)
+    weights = (powers[:, :, None, None] * mixing).to(rx.dtype)
+    receive = torch.einsum("bcij,bcirs->bcjrs", weights, rx)
     diffuse = KroneckerCovariance(tx.flatten(1, 2), receive.flatten(1, 2))
     if line is None:
         return diffuse
@@ -212,11 +214,13 @@ def _look_along_line_of_sight(source: ChannelSource, rays: Rays) -> tuple[Tensor
     return *_look(source.rx, rays.rx_orientation, zoa, aoa), *_look(source.tx, rays.tx_orientation, zod, aod)
 
 
-def _mixing(xpr: Tensor) -> Tensor:
-    """Power of the entries of the polarisation matrix, 1 and 1/XPR: [batch, 2 (receive), 2 (transmit)], float64."""
-    cross = 1 / xpr.double()
-    one = torch.ones_like(cross)
-    return torch.stack([one, cross, cross, one], 1).reshape(-1, 2, 2)
+def _mixing(strength: Tensor) -> Tensor:
+    """Power of the entries of the polarisation matrix, mean over the rays of a cluster, from `Rays.strength`.
+
+    -> [batch, 1 or clusters, 2 (receive), 2 (transmit)], float64.
+    """
+    power = strength.double().square().mean(2)
+    return power.reshape(*power.shape[:2], 2, 2)
 
 
 def _cluster_powers(source: ChannelSource, rays: Rays) -> Tensor:
@@ -227,7 +231,3 @@ def _cluster_powers(source: ChannelSource, rays: Rays) -> Tensor:
 def _line_of_sight_power(source: ChannelSource, rays: Rays) -> Tensor:
     k_factor = rays.k_factor.double()
     return source.scale**2 * k_factor / (1 + k_factor)
-
-
-def _phases_are_random(source: ChannelSource) -> bool:
-    return not (isinstance(source, CdlSource) and source.has_line_of_sight and not source.random_los_phase)

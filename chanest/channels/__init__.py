@@ -1,6 +1,7 @@
 """Channel sources: clustered delay lines, plain paths, and files of stored channels."""
 
-from chanest.channels.cdl import CdlSource, Sector
+from chanest.arrays import Sector
+from chanest.channels.cdl import CdlSource
 from chanest.channels.rays import Rays
 from chanest.channels.source import ChannelSource
 

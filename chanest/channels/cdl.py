@@ -10,15 +10,17 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, Self, get_args
 
 import torch
+from pydantic import Field, model_validator
 from torch import Tensor
 
-from chanest.arrays import Array
+from chanest.arrays import Array, Sector
 from chanest.channels.coefficients import Directions, local_and_field
-from chanest.channels.rays import Rays
-from chanest.channels.source import ChannelSource, Direction, uniform_draws
+from chanest.channels.rays import Rays, strengths
+from chanest.channels.section import ArraySection, ChannelSection, around_carrier
+from chanest.channels.source import Backend, ChannelSource, Direction, uniform_draws
 
 CdlModel = Literal["A", "B", "C", "D", "E"]
 
@@ -27,29 +29,9 @@ _EXTRA_DRAWS = 9
 _TABLE_FOLDER = ("phy", "channel", "tr38901", "models", "v19_2")
 # Table 7.5-3: offsets of the rays of a cluster for an angular spread of one degree; each with both signs.
 _OFFSETS = (0.0447, 0.1413, 0.2492, 0.3715, 0.5129, 0.6797, 0.8844, 1.1481, 1.5195, 2.1551)
+_BS_SECTOR = Sector(yaw=0.0, yaw_spread=math.pi / 3)
+_UE_SECTOR = Sector(yaw=math.pi, yaw_spread=math.pi)
 _SPREADS = {"aoa": "cASA", "aod": "cASD", "zoa": "cZSA", "zod": "cZSD"}
-
-
-@dataclass(frozen=True)
-class Sector:
-    """The orientations an end may take: yaw and tilt uniform within ± their spread, in radians; roll is zero."""
-
-    yaw: float = 0.0
-    yaw_spread: float = 0.0
-    tilt: float = 0.0
-    tilt_spread: float = 0.0
-
-    def orient(self, draws: Tensor) -> Tensor:
-        """Orientations from uniform numbers. draws: [batch, 2] in [0, 1) -> [batch, 3]."""
-        yaw = self.yaw + self.yaw_spread * (2 * draws[:, 0] - 1)
-        tilt = self.tilt + self.tilt_spread * (2 * draws[:, 1] - 1)
-        return torch.stack([yaw, tilt, torch.zeros_like(yaw)], dim=1)
-
-    def quadrature(self, *, yaws: int = 60, tilts: int = 6) -> Tensor:
-        """Midpoints of a grid over the sector: [points, 3], float64. An angle that does not vary gets one point."""
-        counts = (yaws if self.yaw_spread else 1, tilts if self.tilt_spread else 1)
-        midpoints = ((torch.arange(count, dtype=torch.float64) + 0.5) / count for count in counts)
-        return self.orient(torch.cartesian_prod(*midpoints))
 
 
 @dataclass(frozen=True)
@@ -78,8 +60,8 @@ class CdlSource(ChannelSource):
 
     models: tuple[CdlModel, ...] = ("C",)
     delay_spread: float = 100e-9
-    bs_sector: Sector = Sector(yaw=0.0, yaw_spread=math.pi / 3)
-    ue_sector: Sector = Sector(yaw=math.pi, yaw_spread=math.pi)
+    bs_sector: Sector = _BS_SECTOR
+    ue_sector: Sector = _UE_SECTOR
     random_los_phase: bool = True
     """Draw the phase of the line of sight of D and E. Without it, 89 % of their energy would be a fixed mean."""
     speed: tuple[float, float] = (0.0, 0.0)
@@ -96,6 +78,10 @@ class CdlSource(ChannelSource):
     @property
     def has_line_of_sight(self) -> bool:
         return any(cdl_table(model).k_factor > 0 for model in self.models)
+
+    @property
+    def phases_are_random(self) -> bool:
+        return self.random_los_phase or not self.has_line_of_sight
 
     @property
     def sectors(self) -> tuple[Sector, Sector]:
@@ -123,7 +109,7 @@ class CdlSource(ChannelSource):
             powers=table["powers"][model],
             **dict(zip(_SPREADS, angles.unbind(1), strict=True)),
             phases=math.pi * (2 * phases.reshape(-1, clusters, _RAYS_PER_CLUSTER, 4) - 1),
-            xpr=table["xpr"][model],
+            strength=strengths(table["xpr"][model]),
             k_factor=table["k_factor"][model],
             los_angles=table["los_angles"][model],
             los_phase=math.pi * (2 * extra[:, 5] - 1) if self.random_los_phase else torch.zeros(len(model)),
@@ -138,6 +124,37 @@ class CdlSource(ChannelSource):
         least, largest = self.speed
         speed = least + (largest - least) * draws[:, :1]
         return speed * Directions.of(math.pi * draws[:, 2], 2 * math.pi * draws[:, 1]).vectors()
+
+
+class CdlSection(ChannelSection):
+    """CDL models (one, or an equal mixture); seconds, hertz, m/s. One subcarrier means the narrowband sum of taps."""
+
+    kind: Literal["cdl"] = "cdl"
+    models: tuple[CdlModel, ...] = Field(default=("C",), min_length=1, strict=False)
+    carrier: float = Field(default=28e9, ge=1e6, le=1e13)
+    delay_spread: float = Field(default=100e-9, ge=0, le=1)
+    direction: Direction = "downlink"
+    random_los_phase: bool = True
+    speed: tuple[float, float] = Field(default=(0.0, 0.0), strict=False)
+    snapshots: int = Field(default=1, ge=1, le=2**20)
+    snapshot_interval: float = Field(default=0.0, ge=0, le=1e3)
+    subcarriers: int = Field(default=1, ge=1, le=2**16)
+    subcarrier_spacing: float = Field(default=120e3, ge=1, le=1e10)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if not 0.0 <= self.speed[0] <= self.speed[1] <= 1e5:
+            raise ValueError(
+                f"speed must be [least, largest] with 0 <= least <= largest <= 100000, got {list(self.speed)}"
+            )
+        return self
+
+    def source(self, bs: ArraySection, ue: ArraySection, backend: Backend = "factored") -> CdlSource:
+        return CdlSource(
+            bs.array(), ue.array(), self.carrier, self.direction, around_carrier(self.subcarriers, self.subcarrier_spacing),
+            self.snapshots, self.snapshot_interval, backend, models=self.models, delay_spread=self.delay_spread,
+            bs_sector=bs.sector(), ue_sector=ue.sector(), random_los_phase=self.random_los_phase, speed=self.speed,
+        )  # fmt: skip
 
 
 @lru_cache

@@ -160,18 +160,34 @@ def _amplitudes(rays: Rays, line_of_sight: bool) -> Tensor:
 
 def _field_products(rays: Rays, field_rx: Tensor, field_tx: Tensor, line_of_sight: bool) -> Tensor:
     """F_rxᵀ X F_tx with the polarisation matrix X of every ray: [batch, pol_rx, pol_tx, rays], complex128."""
-    phases = rays.phases.flatten(1, 2)
-    strength = torch.ones(len(rays), 1, 4, dtype=phases.dtype, device=phases.device)
-    strength[:, :, 1:3] = torch.rsqrt(rays.xpr)[:, None, None]
-    mixing = torch.polar(strength.expand_as(phases), phases)
+    mixing = torch.polar(rays.strength.expand_as(rays.phases), rays.phases).flatten(1, 2)
     if line_of_sight:
         los = torch.polar(torch.ones_like(rays.los_phase), rays.los_phase)[:, None]
         mixing = torch.cat([mixing, torch.stack([los, 0 * los, 0 * los, -los], dim=2)], 1)
-    total = torch.zeros((), dtype=torch.complex128, device=phases.device)
+    total = torch.zeros((), dtype=torch.complex128, device=mixing.device)
     for i, entry in enumerate(mixing.unbind(2)):
         receive, transmit = field_rx[:, :, None, i // 2], field_tx[:, None, :, i % 2]
         total = total + receive * transmit * entry[:, None, None, :]
     return total
+
+
+def expected_power(rays: Rays, rx: Array, tx: Array) -> Tensor:
+    """E|h_ij|² over random phases and over the antennas of both ends, for each sample's rays: [batch], float64.
+
+    Elements and their fields decide it, not where they stand, so it costs little whatever the size of the arrays.
+    """
+    wide = torch.float64
+    angles = torch.stack([angle.flatten(1) for angle in (rays.aoa, rays.aod, rays.zoa, rays.zod)])
+    aoa, aod, zoa, zod = torch.cat([angles, rays.los_angles.T[:, :, None]], 2).to(wide)
+    field_rx = local_and_field(rx, rays.rx_orientation.to(wide), Directions.of(zoa, aoa))[1]
+    field_tx = local_and_field(tx, rays.tx_orientation.to(wide), Directions.of(zod, aod))[1]
+    share = _amplitudes(rays, True).square()
+    mixing = rays.strength.to(wide).expand_as(rays.phases).flatten(1, 2).square().unflatten(2, (2, 2))
+    seen = [field[..., :-1].square().mean(1) for field in (field_rx, field_tx)]
+    diffuse = torch.einsum("br,brij,bir,bjr->b", share[:, :-1], mixing, *seen)
+    (rx_theta, rx_phi), (tx_theta, tx_phi) = (field[..., -1].unbind(2) for field in (field_rx, field_tx))
+    line = rx_theta[:, :, None] * tx_theta[:, None] - rx_phi[:, :, None] * tx_phi[:, None]
+    return diffuse + share[:, -1] * line.square().mean((1, 2))
 
 
 def _weighted_product(rx: Tensor, gains: Tensor, tx: Tensor) -> Tensor:

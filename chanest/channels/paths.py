@@ -9,12 +9,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal, Self
 
 import torch
+from pydantic import Field, model_validator
 from torch import Tensor
 
-from chanest.channels.rays import Rays
-from chanest.channels.source import ChannelSource, uniform_draws
+from chanest.channels.rays import Rays, strengths
+from chanest.channels.section import ArraySection, ChannelSection
+from chanest.channels.source import Backend, ChannelSource, Direction, uniform_draws
 
 
 @dataclass(frozen=True)
@@ -32,10 +35,6 @@ class PathSource(ChannelSource):
         for name, array in (("bs", self.bs), ("ue", self.ue)):
             if array.pattern != "omni" or array.polarization != "V":
                 raise ValueError(f"{name} must have pattern omni and polarization V for plain paths, got {array}")
-
-    @property
-    def has_line_of_sight(self) -> bool:
-        return False
 
     @cached_property
     def mean_power(self) -> float:
@@ -64,7 +63,7 @@ class PathSource(ChannelSource):
             zoa=level,
             zod=level.clone(),
             phases=phases,
-            xpr=torch.full((batch,), math.inf),
+            strength=strengths(torch.full((batch,), math.inf)),
             k_factor=zeros,
             los_angles=torch.zeros(batch, 4),
             los_phase=zeros.clone(),
@@ -84,6 +83,34 @@ class PathSource(ChannelSource):
         phase = -2 * math.pi * self.symbol_time * frequencies[:, None] * instants
         pulse = raised_cosine(instants[:, None] - delays[:, None, :] / self.symbol_time, self.rolloff)
         return torch.polar(torch.ones_like(phase), phase) @ pulse.to(torch.complex128)
+
+
+class PathSection(ChannelSection):
+    """Plain paths through a pulse of `taps` samples, on all subcarriers of the band."""
+
+    kind: Literal["paths"]
+    paths: int = Field(default=4, ge=1, le=2**16)
+    taps: int = Field(default=4, ge=1)
+    rolloff: float = Field(default=0.8, ge=0, le=1)
+    carrier: float = Field(default=60e9, ge=1e6, le=1e13)
+    direction: Direction = "downlink"
+    subcarriers: int = Field(default=16, ge=1, le=2**16)
+    subcarrier_spacing: float = Field(default=120e3, ge=1, le=1e10)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.subcarriers < self.taps:
+            raise ValueError(f"subcarriers must be at least taps = {self.taps}, got {self.subcarriers}")
+        return self
+
+    def source(self, bs: ArraySection, ue: ArraySection, backend: Backend = "factored") -> PathSource:
+        """On the subcarriers of a DFT of the symbol: from zero up."""
+        return PathSource(
+            bs.array(), ue.array(), self.carrier, self.direction,
+            tuple(self.subcarrier_spacing * k for k in range(self.subcarriers)), backend=backend,
+            paths=self.paths, pulse_taps=self.taps, rolloff=self.rolloff,
+            symbol_time=1 / (self.subcarriers * self.subcarrier_spacing),
+        )  # fmt: skip
 
 
 def raised_cosine(time: Tensor, rolloff: float) -> Tensor:

@@ -1,4 +1,4 @@
-"""The rays of a batch of channels: what a genie knows and what the coefficients are computed from."""
+"""The rays of a batch of channels: what a genie knows and, for most sources, what the coefficients are computed from."""
 
 from dataclasses import dataclass, fields
 
@@ -30,8 +30,8 @@ class Rays:
     """Zenith of departure: [batch, clusters, rays]."""
     phases: Tensor
     """θθ, θφ, φθ, φφ (receive, transmit): [batch, clusters, rays, 4]."""
-    xpr: Tensor
-    """Cross-polarisation power ratio, linear: [batch]."""
+    strength: Tensor
+    """Amplitudes to those phases: [batch, 1 or clusters, 1 or rays, 4]. `strengths` gives those of a power ratio."""
     k_factor: Tensor
     """Power of the line of sight over that of all diffuse clusters, linear, zero without one: [batch]."""
     los_angles: Tensor
@@ -61,6 +61,16 @@ class Rays:
     def to(self, device: torch.device | str) -> "Rays":
         """The same rays on `device`."""
         return Rays(*(tensor.to(device) for tensor in self.tensors()))
+
+
+def strengths(xpr: Tensor) -> Tensor:
+    """θθ, θφ, φθ, φφ of a cross-polarisation power ratio, (1, XPR^-½, XPR^-½, 1).
+
+    xpr: linear, [batch], [batch, clusters] or [batch, clusters, rays] -> [batch, 1 or clusters, 1 or rays, 4].
+    """
+    cross = torch.rsqrt(xpr)
+    one = torch.ones_like(cross)
+    return torch.stack([one, cross, cross, one], -1).reshape(*(*xpr.shape, 1, 1)[:3], 4)
 
 
 FIELD_NAMES = tuple(field.name for field in fields(Rays))

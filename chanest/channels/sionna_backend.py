@@ -86,9 +86,12 @@ def _drop(source: "ChannelSource", rays: Rays) -> "tuple[Tensor, SionnaRays, Top
     def link(tensor: Tensor) -> Tensor:
         return tensor.double()[:, None, None]
 
+    theta, cross, other, phi = rays.strength.double().unbind(-1)
+    if not (bool((theta == 1).all()) and torch.equal(theta, phi) and torch.equal(cross, other)):
+        raise ValueError("backend must be factored for rays with a polarisation matrix of their own, got sionna")
     paths = SionnaRays(
         delays=link(rays.delays), powers=link(rays.powers), aoa=link(rays.aoa), aod=link(rays.aod),
-        zoa=link(rays.zoa), zod=link(rays.zod), xpr=link(rays.xpr[:, None, None].expand_as(rays.aoa)),
+        zoa=link(rays.zoa), zod=link(rays.zod), xpr=link(cross.pow(-2).expand_as(rays.aoa)),
         phases=link(rays.phases),
     )  # fmt: skip
     aoa, aod, zoa, zod = (link(angle) for angle in rays.los_angles.T)

@@ -1,22 +1,25 @@
-"""Where channels come from: a source draws rays and turns them into matrices, block by block."""
+"""Where channels come from: a source draws rays and turns them into matrices, or brings matrices of its own."""
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal, TypeVar
+from typing import ClassVar, Literal, TypeVar
 
 import torch
 from torch import Tensor
 
 from chanest.arrays import Array
-from chanest.channels.coefficients import End, RayFactors, ray_factors
+from chanest.channels.coefficients import End, RayFactors, expected_power, ray_factors
 from chanest.channels.rays import Rays
 from vlista_core.draws import Split, in_blocks, sample_generators
 
 Direction = Literal["downlink", "uplink"]
 Backend = Literal["factored", "sionna"]
+Normalisation = Literal["ensemble", "sample"]
+"""What makes E|h_ij|² = 1. ensemble: one stored constant, so that weak users stay weak; sample: the powers of every sample
+add up to one first, which takes path loss and shadowing out."""
 OfAnEnd = TypeVar("OfAnEnd")
 
 DRAWS = 1
@@ -25,7 +28,16 @@ DRAWS = 1
 
 @dataclass(frozen=True)
 class ChannelSource(ABC):
-    """A distribution of channels between a base station (BS) and a user (UE). Metres, seconds, radians."""
+    """A distribution of channels between a base station (BS) and a user (UE). Metres, seconds, radians.
+
+    A source of rays has `draw` and `mean_power`. One whose channels are no function of rays has `channels` and
+    `mean_power`, says `from_rays = False`, and either gives the rays that a helper would know or says `has_rays = False`.
+    """
+
+    has_rays: ClassVar[bool] = True
+    """Whether the rays behind a channel are known."""
+    from_rays: ClassVar[bool] = True
+    """Whether `matrices(rays)` is the channel; otherwise rays say no more than its covariance."""
 
     bs: Array
     ue: Array
@@ -38,9 +50,9 @@ class ChannelSource(ABC):
     snapshot_interval: float = 0.0
     backend: Backend = "factored"
 
-    @abstractmethod
     def draw(self, generators: Sequence[torch.Generator]) -> Rays:
         """Rays at time zero, one sample for each generator."""
+        raise ValueError(f"{type(self).__name__} has channels without rays")
 
     @property
     @abstractmethod
@@ -48,9 +60,14 @@ class ChannelSource(ABC):
         """E|h_ij|² before normalisation, over the ensemble, the antennas and the subcarriers."""
 
     @property
-    @abstractmethod
     def has_line_of_sight(self) -> bool:
         """Whether some model of the source has a line of sight."""
+        return False
+
+    @property
+    def phases_are_random(self) -> bool:
+        """Whether every ray, the line of sight too, has a random phase."""
+        return True
 
     def ends(self, of_bs: OfAnEnd, of_ue: OfAnEnd) -> tuple[OfAnEnd, OfAnEnd]:
         """What the receiver and what the transmitter has, from what the base station and the user have."""
@@ -89,6 +106,12 @@ class ChannelSource(ABC):
         moments = [self.snapshot_interval * (index % self.snapshots) for index in indices]
         return replace(drawn, time=torch.tensor(moments, dtype=drawn.time.dtype))
 
+    def channels(self, indices: Sequence[int], *, seed: int, split: Split = "test") -> tuple[Tensor, Rays | None]:
+        """h of these samples of the stream (seed, split), and their rays where they are known: [k, N_r, N_t] or
+        [k, subcarriers, N_r, N_t]."""
+        rays = self.rays(indices, seed=seed, split=split)
+        return self.matrices(rays), rays
+
     def factors(self, rays: Rays) -> RayFactors:
         """The factored form of the channels, not normalised."""
         return ray_factors(rays, self.rx, self.tx, self.carrier, self.moving, line_of_sight=self.has_line_of_sight)
@@ -125,15 +148,22 @@ class ChannelSource(ABC):
             raise ValueError("frequencies must be None for generation in the beam domain, which is narrowband")
         return self.scale * self.factors(rays).beams(transmit, combiner)
 
-    def sample(self, count: int, *, seed: int, split: Split = "test", start: int = 0) -> tuple[Tensor, Rays]:
-        """h of samples start … start + count - 1 of the stream (seed, split), and their rays."""
+    def sample(self, count: int, *, seed: int, split: Split = "test", start: int = 0) -> tuple[Tensor, Rays | None]:
+        """h of samples start … start + count - 1 of the stream (seed, split), and their rays where they are known."""
 
         def block(indices: range) -> tuple[Tensor, ...]:
-            rays = self.rays(indices, seed=seed, split=split)
-            return self.matrices(rays), *rays.tensors()
+            h, rays = self.channels(indices, seed=seed, split=split)
+            return h, *(rays.tensors() if rays is not None else ())
 
         h, *tensors = in_blocks(start, count, block)
-        return h, Rays(*tensors)
+        return h, Rays(*tensors) if tensors else None
+
+
+def drawn_power(source: ChannelSource, *, draws: int = 4096) -> float:
+    """The mean of `expected_power` over training draws of seed 0: `mean_power` of a source that has no closed form."""
+    blocks = torch.split(torch.arange(draws), 256)
+    each = [expected_power(source.rays(some.tolist(), seed=0, split="train"), source.rx, source.tx) for some in blocks]
+    return float(torch.cat(each).mean())
 
 
 def uniform_draws(generators: Sequence[torch.Generator], count: int) -> Tensor:

@@ -27,18 +27,17 @@ from vlista_core.files import cache_folder, check_folder, only_writer, replacing
 from vlista_core.problems import check_count
 from vlista_core.validation import printable
 
-FORMAT = "chanest-channels-1"
+FORMAT = "chanest-channels-2"
+_EARLIER = ("chanest-channels-1",)
+"""Formats of before, whose rays had one cross-polarisation ratio per sample."""
 SNR_DEFINITION = "E|h_ij|^2 = 1 over the ensemble; SNR = 1 / noise_var, noise_var = E|n|^2 per antenna before combining"
 CHUNK = 256
 _STRUCTURE = 1 << 16
 """Bytes of a file besides its data, and more."""
-_DATA = ("h", *(f"rays/{name}" for name in FIELD_NAMES))
-_TYPES = dict.fromkeys(_DATA, ("float32",)) | {
-    "h": ("complex64",),
-    "rays/model": ("int64",),
-    "written": ("uint8", "uint32"),
-}
-"""`written` has a checksum for each chunk, 0 before it is written. Files had a flag, uint8, before."""
+_RAYS = tuple(f"rays/{name}" for name in FIELD_NAMES)
+"""In a file of channels whose rays are known: all of them or none."""
+_TYPES = dict.fromkeys(_RAYS, "float32") | {"h": "complex64", "rays/model": "int64", "written": "uint32"}
+"""`written` has a checksum for each chunk, 0 before it is written."""
 _Maps = dict[str, "np.memmap[tuple[int, ...], np.dtype[np.generic]]"]
 
 
@@ -104,8 +103,8 @@ class ChannelFile:
         """Whether all these samples of the stream (seed, split) are in the file."""
         return (seed, split) == (self.seed, self.split) and indices[-1] < self.count
 
-    def read(self, indices: range) -> tuple[Tensor, Rays]:
-        """h and rays of consecutive samples."""
+    def read(self, indices: range) -> tuple[Tensor, Rays | None]:
+        """h and rays of consecutive samples; None for rays that nobody knows."""
         for chunk in range(indices.start // CHUNK, -(-indices.stop // CHUNK)):
             if chunk not in self._sound:
                 if not _is_written(self._maps, chunk, f"{self.channel_hash} {self.seed} {self.split}"):
@@ -113,8 +112,8 @@ class ChannelFile:
                     raise ValueError(f"{self.path}: damaged: the checksum of {place} does not match; generate it again")
                 self._sound.add(chunk)
         part = slice(indices.start, indices.stop)
-        h, *rays = (torch.from_numpy(np.array(self._maps[name][part])) for name in _DATA)
-        return h, Rays(*rays)
+        h, *rays = (torch.from_numpy(np.array(self._maps[name][part])) for name in _names(self._maps))
+        return h, Rays(*rays) if rays else None
 
     @cached_property
     def _sound(self) -> set[int]:
@@ -150,11 +149,12 @@ def cached_channels(data: DataSet) -> ChannelFile:
     """`data` from the cache directory, generated there the first time.
 
     The directory is $CHANEST_CACHE, else `chanest` in the user's cache; the file is named after the hash of everything
-    that decides the channels.
+    that decides the channels, and after the format, so that nobody has to delete files of an earlier one.
     """
     folder = cache_folder("chanest", "CHANEST_CACHE")
     check_folder(folder)
-    return write_channels(folder / f"{data.channel_hash}-{data.split}-{data.seed}-{data.count}.h5", data)
+    edition = FORMAT.rpartition("-")[2]
+    return write_channels(folder / f"{data.channel_hash}-{data.split}-{data.seed}-{data.count}-{edition}.h5", data)
 
 
 def _generate(path: Path, data: DataSet, on_progress: Callable[[int], None]) -> None:
@@ -175,8 +175,8 @@ def _create(partial: Path, data: DataSet) -> None:
     """
     import h5py
 
-    h, rays = data.source.sample(1, seed=0)
-    room = _STRUCTURE + data.count * (1 + sum(tensor.nbytes for tensor in (h, *rays.tensors())))
+    sample = _parts(*data.source.sample(1, seed=0))
+    room = _STRUCTURE + data.count * (1 + sum(part.nbytes for part in sample.values()))
     with replacing(partial) as new:
         if hasattr(os, "posix_fallocate"):
             with new.open("wb") as reserved:
@@ -184,8 +184,8 @@ def _create(partial: Path, data: DataSet) -> None:
         with h5py.File(new, "w", libver="latest") as file:
             for name, value in data.attributes().items():
                 file.attrs[name] = np.bytes_(value.encode()) if isinstance(value, str) else value
-            for name, tensor in zip(_DATA, (h, *rays.tensors()), strict=True):
-                file.create_dataset(name, (data.count, *tensor.shape[1:]), tensor.numpy().dtype)[0] = 0
+            for name, part in sample.items():
+                file.create_dataset(name, (data.count, *part.shape[1:]), part.dtype)[0] = 0
             file.create_dataset("written", (-(-data.count // CHUNK),), np.uint32)[0] = 0
 
 
@@ -194,7 +194,6 @@ def _fill(partial: Path, data: DataSet, on_progress: Callable[[int], None]) -> N
     maps, identity = _opened(partial)[1], f"{data.channel_hash} {data.seed} {data.split}"
     done = [_is_written(maps, chunk, identity) for chunk in range(len(maps["written"]))]
     places = {name: (values.offset, values.strides[0]) for name, values in maps.items()}
-    marks, checked = maps["written"].dtype, _has_checksums(maps)
     del maps  # Windows renames no file that is mapped.
     with partial.open("r+b") as file:
 
@@ -207,11 +206,10 @@ def _fill(partial: Path, data: DataSet, on_progress: Callable[[int], None]) -> N
         for chunk, start in enumerate(range(0, data.count, CHUNK)):
             stop = min(start + CHUNK, data.count)
             if not done[chunk]:
-                h, rays = data.source.sample(stop - start, seed=data.seed, split=data.split, start=start)
-                parts = {name: tensor.numpy() for name, tensor in zip(_DATA, (h, *rays.tensors()), strict=True)}
+                parts = _parts(*data.source.sample(stop - start, seed=data.seed, split=data.split, start=start))
                 for name, part in parts.items():
                     put(name, start, part)
-                put("written", chunk, np.array(_checksum(parts, chunk, identity) if checked else 1, marks))
+                put("written", chunk, np.array(_checksum(parts, chunk, identity), np.uint32))
             on_progress(stop)
         os.fsync(file.fileno())
 
@@ -228,15 +226,19 @@ def _check_same(path: Path, data: DataSet, *, also: tuple[str, ...] = ()) -> Non
 
 def _is_written(maps: _Maps, chunk: int, identity: str) -> bool:
     """Whether a chunk is whole. identity: of the stream of samples it is of."""
-    written = int(maps["written"][chunk])
-    if not _has_checksums(maps):
-        return written != 0
-    parts = {name: maps[name][chunk * CHUNK : (chunk + 1) * CHUNK] for name in _DATA}
-    return written == _checksum(parts, chunk, identity)
+    parts = {name: maps[name][chunk * CHUNK : (chunk + 1) * CHUNK] for name in _names(maps)}
+    return int(maps["written"][chunk]) == _checksum(parts, chunk, identity)
 
 
-def _has_checksums(maps: _Maps) -> bool:
-    return maps["written"].dtype == np.uint32
+def _parts(h: Tensor, rays: Rays | None) -> dict[str, NDArray[np.generic]]:
+    """What a file has of some samples, by name."""
+    known = zip(_RAYS, rays.tensors(), strict=True) if rays is not None else ()
+    return {"h": h.numpy(), **{name: tensor.numpy() for name, tensor in known}}
+
+
+def _names(found: Mapping[str, object]) -> tuple[str, ...]:
+    """Of the data sets that a file with these must have: rays are all there or none of them."""
+    return ("h", *(_RAYS if any(name in found for name in _RAYS) else ()))
 
 
 def _checksum(parts: Mapping[str, NDArray[np.generic]], chunk: int, identity: str) -> int:
@@ -261,6 +263,10 @@ def _opened(path: Path) -> tuple[dict[str, str | int], _Maps]:
                 layout = {name: (each.dtype, each.id.get_offset(), each.shape) for name, each in found.items()}
     except (OSError, RuntimeError, LookupError, TypeError, ValueError, AttributeError, MemoryError) as error:
         raise ValueError(f"{path}: truncated, damaged or not an HDF5 file ({printable(error)})") from None
+    if attributes.get("format") in _EARLIER:
+        raise ValueError(
+            f"{path}: a file of channels of an earlier version ({attributes['format']}); generate it again"
+        )
     if attributes.get("format") != FORMAT:
         said = printable(repr(attributes.get("format")))
         raise ValueError(f"{path}: not a file of channels: format must be {FORMAT}, got {said}")
@@ -270,7 +276,7 @@ def _opened(path: Path) -> tuple[dict[str, str | int], _Maps]:
 
 
 def _plain(value: object) -> str | int:
-    """An attribute as it was written: strings are of fixed length, and were of variable length before."""
+    """An attribute as it was written: strings are of fixed length, and were of variable length in an earlier format."""
     if isinstance(value, str | bytes):
         return value if isinstance(value, str) else value.decode()
     return int(cast(int, value))
@@ -286,12 +292,12 @@ def _misfit(
         return "count and split are missing or wrong"
     if not isinstance(attributes.get("channel_hash"), str) or not isinstance(attributes.get("seed"), int):
         return "channel_hash and seed are missing or wrong"
-    for name, types in _TYPES.items():
+    for name in (*_names(layout), "written"):
         if name not in layout:
             return f"data set {name} is missing"
         dtype, offset, shape = layout[name]
         entries = -(-count // CHUNK) if name == "written" else count
-        if dtype.name not in types or shape[:1] != (entries,) or 0 in shape or offset is None:
+        if dtype.name != _TYPES[name] or shape[:1] != (entries,) or 0 in shape or offset is None:
             return f"data set {name} has no data, another type or not {entries} entries"
         if offset + dtype.itemsize * math.prod(shape) > size:
             return f"data set {name} reaches beyond the end of the file"

@@ -29,7 +29,7 @@ def draw_channel(problem: ChannelProblem, path: Path, *, seed: int, index: int =
         raise ValueError(f"{path}: the name must end in .png, .pdf or .svg, got {path.suffix!r}")
     with new_figure(path, (13.5, 4.4)) as figure:
         angular, delay, singular = figure.subplots(1, 3, width_ratios=(1.25, 1, 1))
-        _, rays = problem.source.sample(1, seed=seed, start=index)
+        rays = problem.rays(range(index, index + 1), seed=seed, split="test")
         _draw_spectrum(figure, angular, problem, rays)
         _draw_delays(delay, problem, rays)
         _draw_singular_values(singular, problem, seed, index)

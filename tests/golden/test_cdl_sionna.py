@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from chanest.arrays import Array, ula, upa
-from chanest.channels.cdl import CdlModel, CdlSource, Sector, cdl_table
+from chanest.arrays import Array, Sector, ula, upa
+from chanest.channels.cdl import CdlModel, CdlSource, cdl_table
 from chanest.channels.paths import PathSource
 from chanest.channels.sionna_backend import global_state_kept, sionna_array
 from chanest.channels.source import Direction

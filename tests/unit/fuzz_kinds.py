@@ -219,7 +219,7 @@ def _read_channels(path: Path) -> object:
     if not file.holds(range(3), 3, "train"):
         raise ValueError(f"{path}: does not hold the samples that were asked for")
     h, rays = file.read(range(3))
-    return h, rays.tensors()
+    return h, rays.tensors() if rays else None
 
 
 def _make_partial(folder: Path) -> None:
@@ -236,7 +236,7 @@ def _make_partial(folder: Path) -> None:
 def _read_partial(path: Path) -> object:
     """Go on from it."""
     h, rays = write_channels(path.with_name("channels.h5"), _data(258)).read(range(258))
-    return h, rays.tensors()
+    return h, rays.tensors() if rays else None
 
 
 def _make_files(files: Mapping[str, bytes], folder: Path) -> None:

@@ -133,6 +133,26 @@ def test_columns_of_rays_have_the_covariance_over_the_phases() -> None:
     assert _distance(_covariance(channels), _together(ray_columns(problem.source, rays).space)) < 0.02
 
 
+def test_amplitudes_of_every_ray_are_in_the_columns_and_their_means_in_the_clusters() -> None:
+    """A polarisation matrix for each ray: columns have the covariance over the phases, (b) the mean power of each entry."""
+    problem, count = _fixed("C"), 1500
+    generator = torch.Generator().manual_seed(0)
+    drawn = problem.source.rays(range(1), seed=3)
+    rays = replace(drawn, strength=2 * torch.rand(*drawn.aoa.shape, 4, generator=generator))
+    repeated = Rays(*(tensor.expand(count, *tensor.shape[1:]) for tensor in rays.tensors()))
+    turns = torch.pi * (2 * torch.rand(repeated.phases.shape, generator=generator) - 1)
+    channels = problem.source.matrices(replace(repeated, phases=turns)).mT.reshape(count, -1)
+    columns = _together(ray_columns(problem.source, rays).space)
+    assert _distance(_covariance(channels), columns) < 0.08
+    assert _distance(_together(ray_columns(problem.source, drawn).space), columns) > 0.2
+    mean = rays.strength.square().mean(2, keepdim=True).sqrt()
+    known, same = (
+        GenieAngles(problem).prior(replace(rays, strength=each)).materialize()[0] for each in (rays.strength, mean)
+    )
+    torch.testing.assert_close(known, same)
+    assert _distance(known, columns) < 0.35
+
+
 def test_a_mixture_of_models_has_the_mean_of_their_covariances() -> None:
     bs, ue = {"rows": 2, "columns": 2, "yaw_spread": 20.0}, {"rows": 1, "columns": 2, "yaw_spread": 30.0}
     problem = _scenario(bs=bs, ue=ue, channel={"models": ["A", "E"]}, frontend={"pilots": 4})

@@ -13,8 +13,10 @@ import torch
 
 from chanest.arrays import ula, upa
 from chanest.channels import CdlSource, Sector
+from chanest.channels.coefficients import expected_power
 from chanest.channels.paths import PathSource, raised_cosine
-from chanest.channels.source import ChannelSource
+from chanest.channels.rays import Rays, strengths
+from chanest.channels.source import ChannelSource, drawn_power
 
 PATHS = PathSource(ula(8), ula(8), frequencies=tuple(1e8 * k for k in range(16)), symbol_time=1 / 16e8)
 SOURCES: dict[str, ChannelSource] = {
@@ -39,6 +41,33 @@ def test_ensemble_power_is_one(source: ChannelSource) -> None:
     assert abs(float(power.mean()) - 1) < 5 * float(power.std()) / math.sqrt(3000)
 
 
+@pytest.mark.parametrize("name", ["omni", "patterns, tilt, dual"])
+def test_power_expected_of_rays_is_that_over_their_phases(name: str) -> None:
+    """Within 5 standard errors over 4000 draws of the phases, and in the mean over rays the constant of the ensemble."""
+    source = SOURCES[name]
+    rays = source.rays(range(1), seed=2)
+    many = Rays(*(tensor.expand(4000, *tensor.shape[1:]) for tensor in rays.tensors()))
+    generator = torch.Generator().manual_seed(0)
+    turned = replace(many, phases=2 * math.pi * torch.rand(many.phases.shape, generator=generator))
+    power = source.factors(turned).narrowband().abs().square().mean((1, 2))
+    expected = expected_power(rays, source.rx, source.tx)
+    assert abs(float(power.mean() - expected)) < 5 * float(power.std()) / math.sqrt(4000)
+    assert drawn_power(source, draws=1024) == pytest.approx(source.mean_power, rel=0.05)
+
+
+def test_a_cross_polarisation_ratio_of_every_ray_is_sionnas() -> None:
+    source = CdlSource(upa(2, 2, polarization="cross"), upa(1, 2, polarization="VH"))
+    rays = source.rays(range(3), seed=1)
+    ratio = 10 ** (3 * torch.rand(rays.aoa.shape, generator=torch.Generator().manual_seed(0)))
+    each = replace(rays, strength=strengths(ratio))
+    ours, theirs = source.matrices(each), replace(source, backend="sionna").matrices(each)
+    assert float((ours - theirs).norm() / theirs.norm()) < 1e-5
+    assert float((ours - source.matrices(rays)).norm() / ours.norm()) > 0.05
+    own = replace(rays, strength=torch.tensor([1.0, 0.5, 0.1, 0.7]).reshape(1, 1, 1, 4).expand(3, -1, -1, -1))
+    with pytest.raises(ValueError, match="backend must be factored"):
+        replace(source, backend="sionna").matrices(own)
+
+
 @pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES.keys())
 def test_bytes_do_not_depend_on_the_batch_size_or_the_threads(source: ChannelSource) -> None:
     whole, rays = source.sample(256, seed=9)
@@ -46,6 +75,8 @@ def test_bytes_do_not_depend_on_the_batch_size_or_the_threads(source: ChannelSou
         for start in (0, 7, 70, 249):
             part, part_rays = source.sample(size, seed=9, start=start)
             assert torch.equal(part, whole[start : start + size])
+            assert rays is not None
+            assert part_rays is not None
             assert torch.equal(part_rays.phases, rays.phases[start : start + size])
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
@@ -142,6 +173,7 @@ def test_consecutive_snapshots_share_rays_and_turn_with_doppler() -> None:
     far = replace(close, snapshot_interval=1e-3)
     for source, alike in ((close, True), (far, False)):
         h, rays = source.sample(8, seed=0)
+        assert rays is not None
         assert torch.equal(rays.phases[0], rays.phases[3])
         assert not torch.equal(rays.phases[3], rays.phases[4])
         change = float((h[1] - h[0]).norm() / h[0].norm())

@@ -1,0 +1,55 @@
+"""What a scenario file says of the channel: the base of the sections, one of which stands beside every source."""
+
+import math
+from abc import ABC, abstractmethod
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from chanest.arrays import Array, Pattern, Polarization, Sector
+from chanest.channels.source import Backend, ChannelSource
+
+
+class Section(BaseModel):
+    """A table of a scenario file: frozen, without unknown keys, with the types as written."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class ArraySection(Section):
+    """An array and the orientations it may take, in wavelengths and degrees."""
+
+    rows: int = Field(ge=1, le=1024)
+    columns: int = Field(ge=1, le=1024)
+    spacing: float = Field(default=0.5, ge=1e-3, le=1e3)
+    polarization: Polarization = "V"
+    pattern: Pattern = "omni"
+    yaw: float = Field(default=0.0, ge=-360, le=360)
+    yaw_spread: float = Field(default=0.0, ge=0, le=180)
+    tilt: float = Field(default=0.0, ge=-90, le=90)
+    tilt_spread: float = Field(default=0.0, ge=0, le=90)
+
+    def array(self) -> Array:
+        """The geometry."""
+        return Array(self.rows, self.columns, self.spacing, self.spacing, self.polarization, self.pattern)
+
+    def sector(self) -> Sector:
+        """The orientations, in radians."""
+        return Sector(*(math.radians(value) for value in (self.yaw, self.yaw_spread, self.tilt, self.tilt_spread)))
+
+
+class ChannelSection(Section, ABC):
+    """A kind of channel. A subclass has `kind: Literal["…"]`, the keys of its source, and one line in `chanest.scenario`.
+
+    Where a source can take path loss and shadowing out, its section has the key `normalisation` (see `Normalisation`).
+    """
+
+    @abstractmethod
+    def source(self, bs: ArraySection, ue: ArraySection, backend: Backend = "factored") -> ChannelSource:
+        """The distribution of channels between these ends."""
+
+
+def around_carrier(subcarriers: int, spacing: float) -> tuple[float, ...] | None:
+    """Baseband frequencies of subcarriers around the carrier, or None for a single one: a narrowband channel."""
+    if subcarriers == 1:
+        return None
+    return tuple(spacing * (k - subcarriers // 2) for k in range(subcarriers))
