@@ -12,6 +12,7 @@ from chanest.channels.paths import PathSection
 from chanest.channels.section import ArraySection, Section
 from chanest.channels.source import DRAWS, Backend, ChannelSource
 from chanest.channels.store import DataSet
+from chanest.channels.system_level import SystemLevelSection
 from chanest.pilots import BeamKind
 from vlista_core.draws import Split
 from vlista_core.files import digest
@@ -25,6 +26,7 @@ __all__ = [
 AnyChannel = (
     CdlSection
     | PathSection
+    | SystemLevelSection
 )  # fmt: skip
 """The registry of kinds of channels."""
 
