@@ -9,6 +9,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from chanest.channels.cdl import CdlSection
 from chanest.channels.paths import PathSection
+from chanest.channels.rt import RtSection
 from chanest.channels.section import ArraySection, Section
 from chanest.channels.source import DRAWS, Backend, ChannelSource
 from chanest.channels.store import DataSet
@@ -27,6 +28,7 @@ AnyChannel = (
     CdlSection
     | PathSection
     | SystemLevelSection
+    | RtSection
 )  # fmt: skip
 """The registry of kinds of channels."""
 

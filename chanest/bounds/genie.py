@@ -52,7 +52,7 @@ class GenieRays(_Genie):
     """(a): everything of the rays is known but their phases, which are independent: h = Σ c_ray a_ray.
 
     The four entries of a ray's polarisation matrix have phases of their own, so a dual polarised link has four columns
-    a ray. A line of sight is one more ray, and needs a random phase.
+    a ray; a traced path has one phase in all and one column. A line of sight is one more ray, and needs a random phase.
     """
 
     name = "genie-rays"
@@ -118,7 +118,10 @@ def ray_columns(source: ChannelSource, rays: Rays) -> ColumnCovariance:
     field_tx, steering_tx = _look(source.tx, rays.tx_orientation, rays.zod, rays.aod)
     strength = rays.strength.double().expand(-1, *rays.aoa.shape[1:], -1).reshape(len(rays), -1, 2, 2)
     gains = torch.einsum("brij,bpir,bqjr->bqpijr", strength, field_rx, field_tx).flatten(3, 4)
-    if gains.shape[1] == gains.shape[2] == 1:  # The four columns of a ray are parallel: one has their power.
+    if source.phases_per_ray == 1:
+        turns = rays.phases.double().flatten(1, 2).mT
+        gains = (gains * torch.polar(torch.ones_like(turns), turns)[:, None, None]).sum(3, keepdim=True)
+    elif gains.shape[1] == gains.shape[2] == 1:  # The four columns of a ray are parallel: one has their power.
         gains = torch.linalg.vector_norm(gains, dim=3, keepdim=True)
     amplitude = (_cluster_powers(source, rays) / per_cluster).sqrt().repeat_interleave(per_cluster, 1)
     gains = gains * amplitude[:, None, None, None, :]

@@ -39,6 +39,11 @@ _FAULT = "fault: "
 _DONE = "done: "
 
 
+def can_trace() -> bool:
+    """Whether sionna-rt is installed. Nothing of it is imported."""
+    return find_spec("sionna") is not None and find_spec("sionna.rt") is not None
+
+
 def trace(
     site: Site, split: Split, users: int, path: Path, *, on_progress: Callable[[int], None] = lambda done: None
 ) -> None:
@@ -47,7 +52,7 @@ def trace(
     on_progress is told how many users are done.
     """
     what = f"tracing the scene {site.scene}"
-    if find_spec("sionna") is None or find_spec("sionna.rt") is None:
+    if not can_trace():
         raise ValueError(f"{what} needs sionna-rt, which is not installed; {INSTALL}")
     request = json.dumps({"site": site.as_json(), "split": split, "users": users, "path": str(path)})
     command = [sys.executable, "-m", "chanest.channels.tracing"]
