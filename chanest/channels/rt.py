@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import ClassVar, Literal, Self, get_args
+from typing import Annotated, ClassVar, Literal, Self, get_args
 
 import torch
 from pydantic import Field, model_validator
@@ -131,7 +131,7 @@ class RtSection(ChannelSection):
 
     kind: Literal["rt"]
     scene: str = Field(min_length=1, max_length=64, pattern=r"^[a-z0-9_]+$")
-    transmitters: tuple[Position, ...] = Field(min_length=1, max_length=64, strict=False)
+    transmitters: tuple[Annotated[Position, Field(strict=False)], ...] = Field(min_length=1, max_length=64, strict=False)
     area: tuple[float, float, float, float] = Field(strict=False)
     height: float = Field(default=1.5, ge=0, le=1e3)
     carrier: float = Field(default=28e9, ge=1e8, le=1e12)
