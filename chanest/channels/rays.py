@@ -1,6 +1,6 @@
 """The rays of a batch of channels: what a genie knows and, for most sources, what the coefficients are computed from."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
@@ -57,6 +57,13 @@ class Rays:
     def select(self, index: Tensor) -> "Rays":
         """The rays of the chosen samples. index: [k] integer or [batch] bool."""
         return Rays(*(tensor[index] for tensor in self.tensors()))
+
+    def without_padding(self) -> "Rays":
+        """The same samples without the last clusters, as far as none of them has power there; one cluster stays."""
+        used = (self.powers > 0).any(0).nonzero()
+        count = int(used[-1]) + 1 if len(used) else 1
+        per_cluster = ("delays", "powers", "aoa", "aod", "zoa", "zod", "phases", "strength")
+        return replace(self, **{name: getattr(self, name)[:, :count] for name in per_cluster})
 
     def to(self, device: torch.device | str) -> "Rays":
         """The same rays on `device`."""

@@ -131,7 +131,9 @@ class RtSection(ChannelSection):
 
     kind: Literal["rt"]
     scene: str = Field(min_length=1, max_length=64, pattern=r"^[a-z0-9_]+$")
-    transmitters: tuple[Annotated[Position, Field(strict=False)], ...] = Field(min_length=1, max_length=64, strict=False)
+    transmitters: tuple[Annotated[Position, Field(strict=False)], ...] = Field(
+        min_length=1, max_length=64, strict=False
+    )
     area: tuple[float, float, float, float] = Field(strict=False)
     height: float = Field(default=1.5, ge=0, le=1e3)
     carrier: float = Field(default=28e9, ge=1e8, le=1e12)

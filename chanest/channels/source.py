@@ -133,7 +133,11 @@ class ChannelSource(ABC):
         return self.scale * self.factors(rays).taps()
 
     def matrices(self, rays: Rays) -> Tensor:
-        """h: [batch, N_r, N_t], or [batch, subcarriers, N_r, N_t] where the source has frequencies."""
+        """h: [batch, N_r, N_t], or [batch, subcarriers, N_r, N_t] where the source has frequencies.
+
+        Clusters that no sample has power in are left out.
+        """
+        rays = rays.without_padding()
         if self.frequencies is None and self.backend == "factored":
             return self.scale * self.factors(rays).narrowband()
         taps = self.taps(rays)

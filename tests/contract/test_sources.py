@@ -54,9 +54,20 @@ def test_channels_are_finite_of_unit_power_and_the_same_with_one_thread_and_two(
 
 @pytest.mark.parametrize("name", scenario_names())
 def test_rays_are_those_of_the_channels(name: str) -> None:
-    """Where a source has rays they give its channels again; an infinite ratio of polarisations is allowed."""
+    """Where a source has rays they are finite, come with its samples and, where it is made of them, give its channels again."""
     problem = _problem(name)
+    drawn = problem.sample(3, seed=4).rays
+    if not problem.source.has_rays:
+        assert drawn is None
+        with pytest.raises(ValueError, match="whose rays nobody knows"):
+            problem.rays(range(3), seed=4, split="test")
+        return
     rays = problem.rays(range(3), seed=4, split="test")
-    assert not any(bool(torch.isnan(tensor).any()) for tensor in rays.tensors())
+    assert drawn is not None
+    for tensor, same in zip(rays.tensors(), drawn.tensors(), strict=True):
+        assert bool(torch.isfinite(tensor).all())
+        assert torch.equal(tensor, same)
+    if not problem.source.from_rays:
+        return
     again = problem.source.matrices(rays).mT.reshape(3, -1)
     torch.testing.assert_close(again, problem.channels(3, seed=4), rtol=1e-4, atol=1e-4)
