@@ -11,6 +11,8 @@ from chanest.studies.commands import Estimators, Name, chosen_estimators, scenar
 from vlista_core.terminal import TrainedOn, one_line_errors, out, say, share_bar, tell
 
 if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
     from chanest.scenario import Scenario
     from vlista_core.draws import Split
 
@@ -104,6 +106,39 @@ def generate(
         task = bar.add_task(f"{scenario.name} {data.split}", total=data.count)
         file = write_channels(output, data, on_progress=lambda done: bar.update(task, completed=done))
     tell(f"{file.count} channels in {file.path}")
+
+
+@app.command()
+@one_line_errors()
+def trace(
+    name: Name,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Folder; that of the cache if left out.")
+    ] = None,
+    split: Annotated[str | None, typer.Option(help="train, validation or test; all if left out.")] = None,
+) -> None:
+    """Trace the users of a scenario of kind rt with Sionna RT, once for all arrays; what the cache has is kept."""
+    from chanest.channels.rt import RtSource, find_users
+    from chanest.channels.tracing import trace as trace_into
+    from vlista_core.terminal import progress
+
+    source = scenario_of(name).source()
+    if not isinstance(source, RtSource):
+        raise ValueError(f"{name} has no channel of kind rt, so there is nothing to trace")
+    for each in source.splits if split is None else (_split(split),):
+        count = source.count(each)
+        with progress() as bar:
+            task = bar.add_task(f"{source.site.scene} {each}", total=count)
+
+            def told(done: int, task: "TaskID" = task, bar: "Progress" = bar) -> None:
+                bar.update(task, completed=done)
+
+            if output is None:
+                path = find_users(source.site, each, count, on_progress=told)
+            else:
+                path = output / f"{source.site.name()}-{each}.safetensors"
+                trace_into(source.site, each, count, path, on_progress=told)
+        tell(f"{count} {each} users in {path}")
 
 
 @app.command("plot-channel")

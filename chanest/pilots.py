@@ -1,4 +1,4 @@
-"""Training beams: random phases, quantised phase shifters, codebook columns, Gaussian; unit norm, fresh every pilot."""
+"""Training beams: random phases, quantised phase shifters, codebook columns, Gaussian, one antenna at a time; unit norm."""
 
 import math
 from typing import Literal
@@ -9,7 +9,10 @@ from torch import Tensor
 from chanest.arrays import Array
 from vlista_core.linalg import cholesky
 
-BeamKind = Literal["phases", "quantised", "dft", "gaussian"]
+BeamKind = Literal["phases", "quantised", "dft", "gaussian", "identity"]
+
+CODEBOOKS: dict[BeamKind, str] = {"dft": "DFT codebook", "identity": "array"}
+"""Kinds with as many different beams as there are antennas, and what that is the size of."""
 
 _LEAST_PIVOT = 0.05
 _MOST_REDRAWS = 1000
@@ -19,12 +22,15 @@ def draw_beams(kind: BeamKind, array: Array, count: int, *, bits: int, generator
     """`count` beams of unit norm for `array`, as columns: [ports, count], complex64.
 
     phases: uniform; quantised: one of 2^bits phases per element; dft: distinct columns of the array's orthonormal DFT
-    codebook, one block per polarisation; gaussian: CN entries, which phase shifters without amplitudes cannot make.
+    codebook, one block per polarisation; gaussian: CN entries, which phase shifters without amplitudes cannot make;
+    identity: the antennas one after another, so that as many pilots as antennas measure y = h + n.
     """
     ports = array.ports
+    if kind in CODEBOOKS and count > ports:
+        raise ValueError(f"count must be at most {ports}, the size of the {CODEBOOKS[kind]}, got {count}")
+    if kind == "identity":
+        return torch.eye(ports, count, dtype=torch.complex64)
     if kind == "dft":
-        if count > ports:
-            raise ValueError(f"count must be at most {ports}, the size of the DFT codebook, got {count}")
         planar = torch.kron(_dft(array.columns), _dft(array.rows))
         codebook = torch.kron(torch.eye(len(array.slants), dtype=planar.dtype), planar)
         return codebook[:, torch.randperm(ports, generator=generator)[:count]]
@@ -36,7 +42,7 @@ def draw_beams(kind: BeamKind, array: Array, count: int, *, bits: int, generator
     elif kind == "quantised":
         phase = 2 * math.pi / 2**bits * torch.randint(2**bits, (ports, count), generator=generator)
     else:
-        raise ValueError(f"kind must be phases, quantised, dft or gaussian, got {kind!r}")
+        raise ValueError(f"kind must be phases, quantised, dft, gaussian or identity, got {kind!r}")
     return torch.polar(torch.full_like(phase, 1 / math.sqrt(ports)), phase)
 
 
@@ -52,7 +58,7 @@ def draw_combiners(
         raise ValueError(f"chains must be at most the {array.ports} antennas, got {chains}")
 
     def draw(number: int) -> Tensor:
-        if kind == "dft":
+        if kind in CODEBOOKS:
             return torch.stack([draw_beams(kind, array, chains, bits=bits, generator=generator) for _ in range(number)])
         beams = draw_beams(kind, array, number * chains, bits=bits, generator=generator)
         return beams.reshape(-1, number, chains).movedim(1, 0)

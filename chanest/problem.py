@@ -14,7 +14,7 @@ from chanest.channels.source import Backend, ChannelSource
 from chanest.channels.store import ChannelFile, cached_channels
 from chanest.dictionaries import KroneckerMap, angular_dictionary
 from chanest.frontend import BeamformingMap
-from chanest.pilots import draw_beams, draw_combiners
+from chanest.pilots import CODEBOOKS, draw_beams, draw_combiners
 from chanest.scenario import Scenario
 from vlista_core.draws import Split, in_blocks, sample_generators
 from vlista_core.problems import Batch, Problem
@@ -60,9 +60,9 @@ class ChannelProblem(Problem):
         return ChannelProblem(self.scenario, backend=self.source.backend, stored=(*self.stored, *files))
 
     def with_pilots(self, count: int) -> "ChannelProblem":
-        """The same channels measured with another number of pilots, at most as many as there are beams of a DFT codebook."""
+        """The same channels measured with another number of pilots, at most as many as there are beams of a codebook."""
         front = self.scenario.frontend
-        most = self.arrays[1].ports if front.beams == "dft" else count
+        most = self.arrays[1].ports if front.beams in CODEBOOKS else count
         front = front.model_copy(update={"pilots": min(count, most)})
         changed = copy.copy(self)
         changed.scenario = self.scenario.model_copy(update={"frontend": front})

@@ -10,23 +10,29 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from chanest.channels.cdl import CdlSection
 from chanest.channels.clusters import ClusterSection
 from chanest.channels.paths import PathSection
+from chanest.channels.rt import RtSection
+from chanest.channels.scm import ScmSection
 from chanest.channels.section import ArraySection, Section
 from chanest.channels.source import DRAWS, Backend, ChannelSource
 from chanest.channels.store import DataSet
-from chanest.pilots import BeamKind
+from chanest.channels.system_level import SystemLevelSection
+from chanest.pilots import CODEBOOKS, BeamKind
 from vlista_core.draws import Split
 from vlista_core.files import digest
 from vlista_core.validation import printable
 
 __all__ = [
-    "ArraySection", "CdlSection", "ClusterSection", "DataSection", "FrontendSection", "PathSection", "Scenario",
-    "load_scenario", "scenario_names",
+    "ArraySection", "CdlSection", "ClusterSection", "DataSection", "FrontendSection", "PathSection", "RtSection", "Scenario",
+    "ScmSection", "SystemLevelSection", "load_scenario", "scenario_names",
 ]  # fmt: skip
 
 AnyChannel = (
     CdlSection
     | PathSection
     | ClusterSection
+    | ScmSection
+    | SystemLevelSection
+    | RtSection
 )  # fmt: skip
 """The registry of kinds of channels."""
 
@@ -76,8 +82,8 @@ class Scenario(Section):
         source, chains, pilots = self.source(), self.frontend.chains, self.frontend.pilots
         if chains > source.rx.ports:
             raise ValueError(f"frontend.chains must be at most {source.rx.ports}, the receive antennas, got {chains}")
-        if self.frontend.beams == "dft" and pilots > source.tx.ports:
-            allowed = f"at most {source.tx.ports}, the size of the DFT codebook"
+        if self.frontend.beams in CODEBOOKS and pilots > source.tx.ports:
+            allowed = f"at most {source.tx.ports}, the size of the {CODEBOOKS[self.frontend.beams]}"
             raise ValueError(f"frontend.pilots must be {allowed}, got {pilots}")
         return self
 

@@ -46,6 +46,10 @@ class Covariance(LinearMap):
         once = phi.apply_block(self.materialize())
         return phi.apply_block(once.mH.contiguous())
 
+    def posterior(self, measured: Measurement, probes: LinearMap | None) -> "Posterior | None":
+        """The posterior by a structure of ΦRΦᴴ that makes it cheaper than a Cholesky factor of C; None where there is none."""
+        return None
+
     def variances(self) -> Tensor:
         """The diagonal of R: [batch or 1, n]."""
         return self.materialize().diagonal(dim1=1, dim2=2).real
@@ -149,7 +153,7 @@ class Posterior:
     prior: Covariance
     measured: Measurement
     factor: Tensor
-    """L with LLᴴ = C: [batch, m, m], or [1, m, m] where all samples share it."""
+    """L with LLᴴ = C: [batch, m, m], or [1, m, m] where all samples share it; what a subclass says in its place."""
     probes: LinearMap | None
 
     @cached_property
@@ -267,6 +271,8 @@ def condition(
     if isinstance(prior, LowRank) and prior.columns_held < measured.y.shape[1]:
         gram = _with_noise(prior.gram_seen(measured.phi), measured.noise_var, floor)
         return LowRankPosterior(prior, measured, cholesky(gram), probes)
+    if floor == 0.0 and (found := prior.posterior(measured, probes)) is not None:
+        return found
     total = _with_noise(prior.seen(measured.phi), measured.noise_var, floor)
     return Posterior(prior, measured, _definite(total, measured.noise_var), probes)
 

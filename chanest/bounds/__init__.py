@@ -1,13 +1,14 @@
 """Bounds on what an estimator can reach. They are told the truth, take a whole batch, and are never estimators."""
 
 from chanest.bounds.base import Bound
+from chanest.bounds.covariance import GenieCovariance
 from chanest.bounds.cramer_rao import CramerRao
 from chanest.bounds.genie import GenieAngles, GenieEnsemble, GenieRays
 from chanest.bounds.support import OracleSupport
 from chanest.problem import ChannelProblem
 
 BOUNDS: dict[str, type[Bound]] = {
-    bound.name: bound for bound in (GenieRays, GenieAngles, GenieEnsemble, OracleSupport, CramerRao)
+    bound.name: bound for bound in (GenieRays, GenieAngles, GenieEnsemble, GenieCovariance, OracleSupport, CramerRao)
 }
 """Name -> class, in the order of tables."""
 

@@ -12,6 +12,7 @@ from chanest.channels.rays import Rays
 from chanest.frontend import BeamformingMap, whitened_measurement
 from chanest.problem import ChannelBatch, ChannelProblem
 from vlista_core.estimate import Estimate, Measurement
+from vlista_core.gaussian import Covariance, condition
 
 _CHUNK = 8
 
@@ -63,21 +64,42 @@ class Truth:
     """vec(H): [batch, n], complex128."""
     measured: Measurement
     """What was measured of it."""
-    rays: Rays
+    known: Rays | None
+    """None where nobody knows the rays."""
+
+    @property
+    def rays(self) -> Rays:
+        """What is behind the channels; ValueError where nobody knows."""
+        if self.known is None:
+            raise ValueError(
+                "batch must come with the rays behind its channels, as from ChannelProblem.sample, got None"
+            )
+        return self.known
 
 
 def chunks(batch: ChannelBatch, problem: ChannelProblem) -> Iterator[Truth]:
-    """The samples of `batch`, a few at a time; ValueError where they are none of `problem` or come without rays."""
+    """The samples of `batch`, a few at a time; ValueError where they are none of `problem`."""
     if batch.signal.shape[1] != problem.signal_length:
         raise ValueError(
             f"batch must hold channels of {problem.scenario.name}, {problem.signal_length} entries each, "
             f"got {batch.signal.shape[1]}"
         )
-    if batch.rays is None:
-        raise ValueError("batch must come with the rays behind its channels, as from ChannelProblem.sample, got None")
     if not isinstance(batch.phi, BeamformingMap):
         raise ValueError(f"batch.phi must be a BeamformingMap, got {type(batch.phi).__name__}")
     for index in torch.split(torch.arange(len(batch)), _CHUNK):
         phi, y = batch.phi.select(index).cast(torch.complex128), batch.y[index].to(torch.complex128)
         white = whitened_measurement(Measurement(y, phi, batch.noise_var[index].double()))
-        yield Truth(index, batch.signal[index].to(torch.complex128), white, batch.rays.select(index))
+        known = None if batch.rays is None else batch.rays.select(index)
+        yield Truth(index, batch.signal[index].to(torch.complex128), white, known)
+
+
+class Genie(Bound):
+    """An LMMSE filter with a covariance that a helper gives."""
+
+    def bound(self, batch: ChannelBatch) -> Estimate:
+        parts = [condition(self.prior(truth.rays), truth.measured).mean for truth in chunks(batch, self.problem)]
+        return Estimate(torch.cat(parts).to(batch.signal.dtype))
+
+    @abstractmethod
+    def prior(self, rays: Rays) -> Covariance:
+        """R of the channels with these rays, as the helper knows it."""

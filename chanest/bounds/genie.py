@@ -4,42 +4,27 @@ On average (a) ≤ (b) ≤ (c), as each knows more than the next. Every sample i
 several snapshots of a moving user is not bounded.
 """
 
-from abc import abstractmethod
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from chanest.arrays import Array, Sector
-from chanest.bounds.base import Bound, chunks
+from chanest.bounds.base import Genie
 from chanest.channels.cdl import CdlModel, CdlSource, cdl_table
 from chanest.channels.rays import Rays, strengths
 from chanest.channels.source import ChannelSource
 from chanest.covariances.columns import ColumnCovariance
 from chanest.covariances.kronecker import KroneckerCovariance
 from chanest.covariances.rays import cluster_covariances, field_and_steering
-from chanest.problem import ChannelBatch, ChannelProblem
-from vlista_core.estimate import Estimate
-from vlista_core.gaussian import Covariance, condition
+from chanest.problem import ChannelProblem
 
 _ORIENTATIONS = 16
 _LINE_OF_SIGHT = torch.tensor([1.0, -1.0], dtype=torch.float64)
 """The diagonal of the polarisation matrix of the line of sight."""
 
 
-class _Genie(Bound):
-    """An LMMSE filter with a covariance that a helper gives."""
-
-    def bound(self, batch: ChannelBatch) -> Estimate:
-        parts = [condition(self.prior(truth.rays), truth.measured).mean for truth in chunks(batch, self.problem)]
-        return Estimate(torch.cat(parts).to(batch.signal.dtype))
-
-    @abstractmethod
-    def prior(self, rays: Rays) -> Covariance:
-        """R of the channels with these rays, as the helper knows it."""
-
-
-class _CdlGenie(_Genie):
+class _CdlGenie(Genie):
     """One for narrowband channels of the CDL models."""
 
     @classmethod
@@ -48,11 +33,11 @@ class _CdlGenie(_Genie):
         return isinstance(source, CdlSource) and source.frequencies is None and source.phases_are_random
 
 
-class GenieRays(_Genie):
+class GenieRays(Genie):
     """(a): everything of the rays is known but their phases, which are independent: h = Σ c_ray a_ray.
 
     The four entries of a ray's polarisation matrix have phases of their own, so a dual polarised link has four columns
-    a ray. A line of sight is one more ray, and needs a random phase.
+    a ray; a traced path has one phase in all and one column. A line of sight is one more ray, and needs a random phase.
     """
 
     name = "genie-rays"
@@ -118,7 +103,10 @@ def ray_columns(source: ChannelSource, rays: Rays) -> ColumnCovariance:
     field_tx, steering_tx = _look(source.tx, rays.tx_orientation, rays.zod, rays.aod)
     strength = rays.strength.double().expand(-1, *rays.aoa.shape[1:], -1).reshape(len(rays), -1, 2, 2)
     gains = torch.einsum("brij,bpir,bqjr->bqpijr", strength, field_rx, field_tx).flatten(3, 4)
-    if gains.shape[1] == gains.shape[2] == 1:  # The four columns of a ray are parallel: one has their power.
+    if source.phases_per_ray == 1:
+        turns = rays.phases.double().flatten(1, 2).mT
+        gains = (gains * torch.polar(torch.ones_like(turns), turns)[:, None, None]).sum(3, keepdim=True)
+    elif gains.shape[1] == gains.shape[2] == 1:  # The four columns of a ray are parallel: one has their power.
         gains = torch.linalg.vector_norm(gains, dim=3, keepdim=True)
     amplitude = (_cluster_powers(source, rays) / per_cluster).sqrt().repeat_interleave(per_cluster, 1)
     gains = gains * amplitude[:, None, None, None, :]

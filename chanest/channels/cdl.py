@@ -17,7 +17,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from chanest.arrays import Array, Sector
-from chanest.channels.coefficients import Directions, local_and_field
+from chanest.channels.coefficients import Directions, local_and_field, velocities
 from chanest.channels.rays import Rays, strengths
 from chanest.channels.section import ArraySection, ChannelSection, around_carrier
 from chanest.channels.source import Backend, ChannelSource, Direction, uniform_draws
@@ -115,15 +115,9 @@ class CdlSource(ChannelSource):
             los_phase=math.pi * (2 * extra[:, 5] - 1) if self.random_los_phase else torch.zeros(len(model)),
             rx_orientation=rx,
             tx_orientation=tx,
-            velocity=self._velocity(extra[:, 6:9]),
+            velocity=velocities(self.speed, extra[:, 6:9]),
             time=torch.zeros(len(model)),
         )
-
-    def _velocity(self, draws: Tensor) -> Tensor:
-        """Speed uniform in the range, azimuth uniform over the circle, zenith uniform in (0, π): [batch, 3]."""
-        least, largest = self.speed
-        speed = least + (largest - least) * draws[:, :1]
-        return speed * Directions.of(math.pi * draws[:, 2], 2 * math.pi * draws[:, 1]).vectors()
 
 
 class CdlSection(ChannelSection):

@@ -43,6 +43,17 @@ class Directions:
         )
 
 
+def velocities(speed: tuple[float, float], draws: Tensor) -> Tensor:
+    """Speed uniform in (least, largest), azimuth uniform over the circle, zenith uniform in (0, π), as Sionna's CDL has it.
+
+    draws: [batch, 3] in [0, 1) -> [batch, 3].
+    """
+    least, largest = speed
+    return (least + (largest - least) * draws[:, :1]) * Directions.of(
+        math.pi * draws[:, 2], 2 * math.pi * draws[:, 1]
+    ).vectors()
+
+
 @dataclass(frozen=True)
 class RayFactors:
     """The factors of H = Σ_ray a_rx g a_txᵀ; rays run cluster by cluster, the line of sight (if any) comes last."""

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar, Literal, TypeVar
+from typing import ClassVar, Literal, TypeVar, get_args
 
 import torch
 from torch import Tensor
@@ -39,6 +39,9 @@ class ChannelSource(ABC):
     from_rays: ClassVar[bool] = True
     """Whether `matrices(rays)` is the channel; otherwise rays say no more than its covariance."""
 
+    phases_per_ray: ClassVar[Literal[1, 4]] = 4
+    """Independent random phases of a ray: one of each entry of its polarisation matrix, or one of the whole matrix."""
+
     bs: Array
     ue: Array
     carrier: float = 28e9
@@ -63,6 +66,11 @@ class ChannelSource(ABC):
     def has_line_of_sight(self) -> bool:
         """Whether some model of the source has a line of sight."""
         return False
+
+    @property
+    def splits(self) -> tuple[Split, ...]:
+        """Those of which there are samples; others are refused."""
+        return get_args(Split)
 
     @property
     def phases_are_random(self) -> bool:
@@ -163,11 +171,16 @@ class ChannelSource(ABC):
         return h, Rays(*tensors) if tensors else None
 
 
-def drawn_power(source: ChannelSource, *, draws: int = 4096) -> float:
-    """The mean of `expected_power` over training draws of seed 0: `mean_power` of a source that has no closed form."""
+def drawn_power(source: ChannelSource, *, draws: int = 4096, split: Split = "train") -> float:
+    """The mean power over phases of `draws` samples of seed 0: `mean_power` of a source that has no closed form."""
+
+    def power(rays: Rays) -> Tensor:
+        if source.phases_per_ray == 1:
+            return source.factors(rays).gains.abs().double().square().sum(3).mean((1, 2))
+        return expected_power(rays, source.rx, source.tx)
+
     blocks = torch.split(torch.arange(draws), 256)
-    each = [expected_power(source.rays(some.tolist(), seed=0, split="train"), source.rx, source.tx) for some in blocks]
-    return float(torch.cat(each).mean())
+    return float(torch.cat([power(source.rays(some.tolist(), seed=0, split=split)) for some in blocks]).mean())
 
 
 def uniform_draws(generators: Sequence[torch.Generator], count: int) -> Tensor:

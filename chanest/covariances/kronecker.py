@@ -1,13 +1,18 @@
 """R = Σ_k D_k ⊗ T_k ⊗ S_k: delay, transmit and receive covariances, as clusters give them; n × n is not formed."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from chanest.frontend import BeamformingMap
-from vlista_core.gaussian import Covariance
+from vlista_core.estimate import Measurement
+from vlista_core.gaussian import Covariance, Posterior
 from vlista_core.linops import LinearMap
+
+_LARGE = 512
+"""Measurements from which on two eigen-decompositions of factors cost less than one Cholesky factor of the product."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +70,19 @@ class KroneckerCovariance(Covariance):
             total += block if self.delay is None else _kronecker(self.delay[:, term], block)
         return total
 
+    def posterior(self, measured: Measurement, probes: LinearMap | None) -> "KroneckerPosterior | None":
+        """Of one product that a fully digital receiver sees: FᵀTF* ⊗ S is diagonal in the bases of its factors."""
+        phi = measured.phi
+        if not isinstance(phi, BeamformingMap) or phi.weights is not None or phi.subcarriers > 1:
+            return None
+        if self.tx.shape[1] > 1 or self.delay is not None or phi.shape[0] < _LARGE:
+            return None
+        beams = phi.transmit.mT @ self.tx[:, 0] @ phi.transmit.conj()
+        sent, tx = torch.linalg.eigh(beams)
+        received, rx = torch.linalg.eigh(self.rx[:, 0])
+        values = (sent.clamp_min(0.0)[:, :, None] * received.clamp_min(0.0)[:, None, :]).flatten(1)
+        return KroneckerPosterior(self, measured, values + measured.noise_var[:, None], probes, tx, rx)
+
     def mixture(self, weights: Tensor) -> "KroneckerCovariance":
         """As many terms as all members have together; the weights go to the receive factors."""
         delay = None if self.delay is None else self.delay.flatten(0, 1)[None]
@@ -77,6 +95,44 @@ class KroneckerCovariance(Covariance):
             return torch.einsum("bkij,bkrs->birjs", self.tx, self.rx).reshape(-1, size, size)
         whole = torch.einsum("bkde,bkij,bkrs->bdirejs", self.delay, self.tx, self.rx)
         return whole.reshape(-1, self.length, self.length)
+
+
+@dataclass(frozen=True, eq=False)
+class KroneckerPosterior(Posterior):
+    """The posterior where C = (U ⊗ V) diag(c) (U ⊗ V)ᴴ; `factor` holds c: [batch, m]."""
+
+    tx: Tensor
+    """U: [batch, T, T]."""
+    rx: Tensor
+    """V: [batch, N_r, N_r]."""
+
+    def solve(self, right: Tensor) -> Tensor:
+        return self._turned(self._turned_back(right[:, None]) / self.factor[:, None])[:, 0]
+
+    def whiten(self, block: Tensor) -> Tensor:
+        """c^-½ (U ⊗ V)ᴴ times a block: as good a square root of C⁻¹ as a triangular one."""
+        columns = block.mT.expand(len(self.factor), -1, -1)
+        return (self._turned_back(columns) / self.factor.sqrt()[:, None]).mT
+
+    @cached_property
+    def log_evidence(self) -> Tensor:
+        fit = (self.measured.y.conj() * self.whitened).real.sum(1)
+        return -(fit + self.factor.log().sum(1))
+
+    @cached_property
+    def precision(self) -> Tensor:
+        basis = torch.einsum("bij,brs->birjs", self.tx, self.rx).reshape(len(self.factor), *2 * self.factor.shape[1:])
+        return (basis / self.factor[:, None]) @ basis.mH
+
+    def _turned_back(self, vectors: Tensor) -> Tensor:
+        """(U ⊗ V)ᴴ x. vectors: [batch, k, m] -> [batch, k, m]."""
+        grid = vectors.unflatten(2, (self.tx.shape[1], self.rx.shape[1]))
+        return (self.tx.mH[:, None] @ grid @ self.rx.conj()[:, None]).flatten(2)
+
+    def _turned(self, vectors: Tensor) -> Tensor:
+        """(U ⊗ V) x. vectors: [batch, k, m] -> [batch, k, m]."""
+        grid = vectors.unflatten(2, (self.tx.shape[1], self.rx.shape[1]))
+        return (self.tx[:, None] @ grid @ self.rx.mT[:, None]).flatten(2)
 
 
 def _kronecker(left: Tensor, right: Tensor) -> Tensor:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import get_args
 
 import pytest
 import torch
 
 from chanest.problem import ChannelProblem
 from chanest.scenario import load_scenario, scenario_names
+from vlista_core.draws import Split
 
 POWER_DB = 2.0
 """How far the power of 64 channels may lie from E|h|² = 1: entries of one channel fade together."""
@@ -26,10 +28,20 @@ def test_a_channel_is_a_function_of_seed_split_and_index(name: str) -> None:
     whole = problem.channels(6, seed=4)
     parts = [problem.channels(count, seed=4, start=start) for start, count in ((0, 1), (1, 2), (3, 3))]
     assert torch.equal(torch.cat(parts), whole)
-    others = [problem.channels(6, seed=5), problem.channels(6, seed=4, split="train"), whole.roll(1, 0)]
-    apart = problem.source.snapshots == 1
-    for other in others[: 3 if apart else 2]:
+    others = [problem.channels(6, seed=5)]
+    others += [problem.channels(6, seed=4, split=split) for split in problem.source.splits if split == "train"]
+    others += [whole.roll(1, 0)] if problem.source.snapshots == 1 else []
+    for other in others:
         assert not torch.isclose(other, whole).all(1).any()
+
+
+@pytest.mark.parametrize("name", scenario_names())
+def test_a_split_without_samples_is_refused_in_one_sentence(name: str) -> None:
+    problem = _problem(name)
+    assert "test" in problem.source.splits
+    for split in set(get_args(Split)) - set(problem.source.splits):
+        with pytest.raises(ValueError, match=f"not for {split}"):
+            problem.channels(1, seed=4, split=split)
 
 
 @pytest.mark.parametrize("name", scenario_names())
@@ -54,9 +66,20 @@ def test_channels_are_finite_of_unit_power_and_the_same_with_one_thread_and_two(
 
 @pytest.mark.parametrize("name", scenario_names())
 def test_rays_are_those_of_the_channels(name: str) -> None:
-    """Where a source has rays they give its channels again; an infinite ratio of polarisations is allowed."""
+    """Where a source has rays they are finite, come with its samples and, where it is made of them, give its channels again."""
     problem = _problem(name)
+    drawn = problem.sample(3, seed=4).rays
+    if not problem.source.has_rays:
+        assert drawn is None
+        with pytest.raises(ValueError, match="whose rays nobody knows"):
+            problem.rays(range(3), seed=4, split="test")
+        return
     rays = problem.rays(range(3), seed=4, split="test")
-    assert not any(bool(torch.isnan(tensor).any()) for tensor in rays.tensors())
+    assert drawn is not None
+    for tensor, same in zip(rays.tensors(), drawn.tensors(), strict=True):
+        assert bool(torch.isfinite(tensor).all())
+        assert torch.equal(tensor, same)
+    if not problem.source.from_rays:
+        return
     again = problem.source.matrices(rays).mT.reshape(3, -1)
     torch.testing.assert_close(again, problem.channels(3, seed=4), rtol=1e-4, atol=1e-4)

@@ -30,6 +30,7 @@ from training_toys import ToyModel
 
 import chanest
 from chanest.channels.store import ChannelFile, DataSet, write_channels
+from chanest.channels.traced import Site, TracedUsers
 from chanest.estimators.gmm import GMM
 from chanest.problem import ChannelProblem
 from chanest.scenario import Scenario, load_scenario
@@ -239,6 +240,16 @@ def _read_partial(path: Path) -> object:
     return h, rays.tensors() if rays else None
 
 
+def _make_traced(folder: Path) -> None:
+    """Two users of one and of two paths."""
+    users = TracedUsers(
+        positions=torch.tensor([[1.0, 2.0, 1.5], [3.0, -4.0, 1.5]]), transmitter=torch.tensor([0, 0]),
+        counts=torch.tensor([1, 2]), gain=torch.tensor([-90.5, -101.25]), delays=torch.tensor([0.0, 0.0, 1e-8]),
+        angles=torch.arange(12.0).reshape(3, 4) / 8, matrices=torch.eye(2, dtype=torch.complex64).repeat(3, 1, 1),
+    )  # fmt: skip
+    users.write(folder / "users.safetensors", Site("box", ((0.0, 0.0, 5.0),), (-5.0, -5.0, 5.0, 5.0)), "test")
+
+
 def _make_files(files: Mapping[str, bytes], folder: Path) -> None:
     for name, content in files.items():
         (folder / name).write_bytes(content)
@@ -370,6 +381,9 @@ KINDS: dict[str, FileKind] = {
     "calibration": FileKind("tiny.ls.calibration.json", _make_calibration, Calibration.read, **_JSON),
     "channels": FileKind("channels.h5", _make_channels, _read_channels, **_HDF5),
     "channels-partial": FileKind("channels.h5.partial", _make_partial, _read_partial, **_HDF5),
+    "traced": FileKind(
+        "users.safetensors", _make_traced, lambda path: vars(TracedUsers.read(path)), **_SAFETENSORS
+    ),
     "idx": _images(MNIST, MNIST_FILES, MNIST_FILES, TRAIN_IMAGES),
     "idx-gz": replace(
         _images(MNIST, MNIST_FILES, _GZIPPED, f"{TRAIN_IMAGES}.gz"), layers=(mutations.gzipped,),

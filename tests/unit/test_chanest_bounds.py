@@ -70,7 +70,9 @@ def _together(columns: Tensor) -> Tensor:
 
 
 def test_bounds_cannot_be_taken_for_estimators() -> None:
-    assert list(BOUNDS) == ["genie-rays", "genie-angles", "genie-ensemble", "oracle-support", "crb"]
+    assert list(BOUNDS) == [
+        "genie-rays", "genie-angles", "genie-ensemble", "genie-covariance", "oracle-support", "crb",
+    ]  # fmt: skip
     assert not set(BOUNDS) & set(chanest.estimator_names())
     for name, bound in BOUNDS.items():
         assert bound.name == name
@@ -311,6 +313,8 @@ def test_maximum_likelihood_attains_cramer_rao_at_high_snr() -> None:
         ("mobile_64x4", {"genie-rays", "genie-angles", "genie-ensemble", "oracle-support"}),
         ("wideband_64x4", {"genie-rays"}),
         ("swomp_32x32", {"genie-rays", "crb"}),
+        ("clusters_dual_4x8", {"genie-rays", "oracle-support"}),
+        ("scm_64x16", {"genie-covariance", "oracle-support"}),
     ],
 )
 def test_each_scenario_has_the_bounds_that_hold_for_it(name: str, expected: set[str]) -> None:

@@ -1,0 +1,220 @@
+"""Users of a scene that Sionna RT has traced: streets with a few strong paths, unlike the clusters of TR 38.901.
+
+The paths are traced once, without arrays, and kept (`chanest.channels.traced`); shipped with the package for the shipped
+scenarios, else in the cache folder. Every path is a cluster of one ray with a polarisation matrix of its own. The seed and
+index of a sample draw orientation, phases and velocity; the index chooses the user. All angles are turned about the vertical
+axis until the base station sees the user at azimuth zero: yaw then means what it means for a CDL.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal, Self, get_args
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from chanest.arrays import Sector
+from chanest.channels.coefficients import velocities
+from chanest.channels.rays import Rays
+from chanest.channels.section import ArraySection, ChannelSection, around_carrier
+from chanest.channels.source import Backend, ChannelSource, Direction, Normalisation, drawn_power, uniform_draws
+from chanest.channels.traced import Position, Site, SplitBy, TracedUsers, holds
+from chanest.channels.tracing import INSTALL, can_trace, trace
+from vlista_core.draws import Split, sample_generators
+from vlista_core.files import cache_folder, check_folder, only_writer
+
+_EXTRA_DRAWS = 7
+_SECTOR = Sector()
+
+
+@dataclass(frozen=True)
+class RtSource(ChannelSource):
+    """Sample k of a split is user k of it, and again from the first user on when all have had their turn.
+
+    What a genie may know of a path is its matrix but for one phase: all four entries turn together.
+    """
+
+    phases_per_ray: ClassVar[Literal[1, 4]] = 1
+
+    site: Site = field(kw_only=True)
+    train_users: int = 0
+    validation_users: int = 0
+    test_users: int = 0
+    normalisation: Normalisation = "sample"
+    bs_sector: Sector = _SECTOR
+    ue_sector: Sector = _SECTOR
+    speed: tuple[float, float] = (0.0, 0.0)
+
+    @property
+    def splits(self) -> tuple[Split, ...]:
+        return tuple(split for split in get_args(Split) if self.count(split))
+
+    def count(self, split: Split) -> int:
+        """Users of a split."""
+        return {"train": self.train_users, "validation": self.validation_users, "test": self.test_users}[split]
+
+    @cached_property
+    def mean_power(self) -> float:
+        split = self.splits[0]
+        return drawn_power(self, draws=self.count(split), split=split)
+
+    def rays(self, indices: Sequence[int], *, seed: int, split: Split = "test") -> Rays:
+        tracks = [index // self.snapshots for index in indices]
+        count = self.count(split)
+        if not count:
+            raise ValueError(
+                f"the users of {self.site.scene} are for {' and '.join(self.splits)} only, not for {split}: "
+                f"{split}_users is 0"
+            )
+        users = traced_users(self.site, split, count)
+        chosen = torch.tensor(tracks) % count
+        delays, angles, matrices, real = users.padded(chosen)
+        most = delays.shape[1]
+        draws = uniform_draws(sample_generators(seed, split, tracks, "rays"), most + _EXTRA_DRAWS)
+        phases, extra = draws[:, :most], draws[:, most:]
+        azimuth_user, zenith_user, azimuth_base, zenith_base = self._turned(users, chosen, angles)
+        aoa, aod = self.ends(azimuth_base, azimuth_user)
+        zoa, zod = self.ends(zenith_base, zenith_user)
+        if self.direction == "uplink":
+            matrices = matrices.mT
+        power = matrices.abs().square().sum((2, 3)) / 2
+        entries = (matrices / power.sqrt()[..., None, None]).flatten(2)[:, :, None]
+        rx, tx = self.ends(self.bs_sector.orient(extra[:, :2]), self.ue_sector.orient(extra[:, 2:4]))
+        batch = len(tracks)
+        moments = [self.snapshot_interval * (index % self.snapshots) for index in indices]
+        return Rays(
+            model=torch.zeros(batch, dtype=torch.int64),
+            delays=delays,
+            powers=self._normalised(power * real, users.gain[chosen]),
+            aoa=aoa[..., None],
+            aod=aod[..., None],
+            zoa=zoa[..., None],
+            zod=zod[..., None],
+            phases=entries.angle() + math.pi * (2 * phases[:, :, None, None] - 1),
+            strength=entries.abs(),
+            k_factor=torch.zeros(batch),
+            los_angles=torch.zeros(batch, 4),
+            los_phase=torch.zeros(batch),
+            rx_orientation=rx,
+            tx_orientation=tx,
+            velocity=velocities(self.speed, extra[:, 4:7]),
+            time=torch.tensor(moments, dtype=torch.float32),
+        )
+
+    def _turned(self, users: TracedUsers, chosen: Tensor, angles: Tensor) -> tuple[Tensor, ...]:
+        """Angles with the user at azimuth zero. Fields along θ and φ turn with the axes. angles: [batch, paths, 4]."""
+        base = torch.tensor(self.site.transmitters, dtype=torch.float64)[users.transmitter[chosen]]
+        away = users.positions[chosen].double() - base
+        bearing = torch.atan2(away[:, 1], away[:, 0])[:, None]
+        azimuth_user, zenith_user, azimuth_base, zenith_base = angles.unbind(2)
+
+        def turned(azimuth: Tensor) -> Tensor:
+            return (torch.remainder(azimuth.double() - bearing + math.pi, 2 * math.pi) - math.pi).float()
+
+        return turned(azimuth_user), zenith_user, turned(azimuth_base), zenith_base
+
+    def _normalised(self, powers: Tensor, gain: Tensor) -> Tensor:
+        """Powers adding up to one, or to the gain of the user in dB: [batch, paths]."""
+        shares = powers / powers.sum(1, keepdim=True)
+        return shares if self.normalisation == "sample" else shares * (10 ** (gain / 10))[:, None]
+
+
+class RtSection(ChannelSection):
+    """Users of a scene of Sionna RT; metres, hertz, m/s. `Site` explains the keys that decide where users stand.
+
+    Without sionna-rt there are the users that the package ships for the scenarios it ships, with any array.
+    """
+
+    kind: Literal["rt"]
+    scene: str = Field(min_length=1, max_length=64, pattern=r"^[a-z0-9_]+$")
+    transmitters: tuple[Annotated[Position, Field(strict=False)], ...] = Field(
+        min_length=1, max_length=64, strict=False
+    )
+    area: tuple[float, float, float, float] = Field(strict=False)
+    height: float = Field(default=1.5, ge=0, le=1e3)
+    carrier: float = Field(default=28e9, ge=1e8, le=1e12)
+    depth: int = Field(default=5, ge=0, le=32)
+    samples: int = Field(default=100_000, ge=1, le=10**8)
+    line_of_sight: bool = True
+    reflection: bool = True
+    diffraction: bool = False
+    scattering: bool = False
+    refraction: bool = False
+    fewest_paths: int = Field(default=1, ge=1, le=1000)
+    most_paths: int = Field(default=25, ge=1, le=1000)
+    split_by: SplitBy = "tile"
+    seed: int = Field(default=0, ge=0, lt=2**31)
+    train_users: int = Field(default=2_000, ge=0, le=10**6)
+    validation_users: int = Field(default=500, ge=0, le=10**6)
+    test_users: int = Field(default=1_000, ge=0, le=10**6)
+    direction: Direction = "downlink"
+    normalisation: Normalisation = "sample"
+    speed: tuple[float, float] = Field(default=(0.0, 0.0), strict=False)
+    snapshots: int = Field(default=1, ge=1, le=2**20)
+    snapshot_interval: float = Field(default=0.0, ge=0, le=1e3)
+    subcarriers: int = Field(default=1, ge=1, le=2**16)
+    subcarrier_spacing: float = Field(default=120e3, ge=1, le=1e10)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if not 0.0 <= self.speed[0] <= self.speed[1] <= 1e5:
+            allowed = "[least, largest] with 0 <= least <= largest <= 100000"
+            raise ValueError(f"speed must be {allowed}, got {list(self.speed)}")
+        west, south, east, north = self.area
+        if not (west < east and south < north):
+            raise ValueError(f"area must be [least x, least y, largest x, largest y], got {list(self.area)}")
+        if not self.train_users + self.validation_users + self.test_users:
+            raise ValueError("one of train_users, validation_users and test_users must be positive")
+        if self.fewest_paths > self.most_paths:
+            raise ValueError(f"fewest_paths must be at most most_paths = {self.most_paths}, got {self.fewest_paths}")
+        return self
+
+    def site(self) -> Site:
+        """What decides the users and their paths."""
+        return Site(
+            self.scene, self.transmitters, self.area, self.height, self.carrier, self.depth, self.samples,
+            self.line_of_sight, self.reflection, self.diffraction, self.scattering, self.refraction, self.fewest_paths,
+            self.most_paths, self.split_by, self.seed,
+        )  # fmt: skip
+
+    def source(self, bs: ArraySection, ue: ArraySection, backend: Backend = "factored") -> RtSource:
+        return RtSource(
+            bs.array(), ue.array(), self.carrier, self.direction, around_carrier(self.subcarriers, self.subcarrier_spacing),
+            self.snapshots, self.snapshot_interval, backend, site=self.site(), train_users=self.train_users,
+            validation_users=self.validation_users, test_users=self.test_users, normalisation=self.normalisation,
+            bs_sector=bs.sector(), ue_sector=ue.sector(), speed=self.speed,
+        )  # fmt: skip
+
+
+@lru_cache(maxsize=16)
+def traced_users(site: Site, split: Split, count: int) -> TracedUsers:
+    """The first `count` users of a split, from the file that has them, which is traced where there is none."""
+    return TracedUsers.read(find_users(site, split, count)).first(count)
+
+
+def find_users(site: Site, split: Split, count: int, *, on_progress: Callable[[int], None] = lambda done: None) -> Path:
+    """The file of the first `count` users of a split: shipped, or in the cache folder, traced there the first time.
+
+    The folder is $CHANEST_CACHE, else `chanest` in the user's cache.
+    """
+    name = f"{site.name()}-{split}.safetensors"
+    shipped = Path(__file__).resolve().parent / "scenes" / name
+    folder = cache_folder("chanest", "CHANEST_CACHE")
+    kept = folder / name
+    for path in (shipped, kept):
+        if holds(path, site, split, count):
+            return path
+    if not can_trace():
+        raise ValueError(
+            f"{count} {split} users of the scene {site.scene} with these settings are not among those shipped and have to "
+            f"be traced; {INSTALL}"
+        )
+    check_folder(folder)
+    with only_writer(kept.with_name(kept.name + ".lock"), str(kept)):
+        if not holds(kept, site, split, count):
+            trace(site, split, count, kept, on_progress=on_progress)
+    return kept
