@@ -30,6 +30,12 @@ _DAMPING, _EASIER, _HARDER = 0.1, 0.3, 5.0
 """Of Gauss–Newton: at first, after a step that was taken, after one that was not."""
 _LEAST_USED = 1e-3
 _LARGEST = 1e3
+_ROUNDS_AFTER = 3
+"""Of the improvement after a path was added."""
+_SEEN = 1e-3
+"""A direction of which the beams see less, as a share of the best seen one, gets no path."""
+_SURPRISE = 4.6
+"""How far beyond log(directions) g/q must be for a path to be added: noise does that in one of a hundred samples."""
 _AXES = 4
 """Columns and rows of the transmitter, columns and rows of the receiver."""
 
@@ -155,23 +161,43 @@ class Refined:
 
 @torch.no_grad()
 def refine(
-    prior: AngularCovariance, measured: Measurement, determined: Tensor, *, most: int = 8, rounds: int = 6
+    prior: AngularCovariance,
+    measured: Measurement,
+    determined: Tensor,
+    *,
+    most: int = 8,
+    rounds: int = 5,
+    additions: int = 3,
 ) -> Refined:
-    """Take the peaks of a grid's powers off the grid.
+    """Take the peaks of a grid's powers off the grid, then look for what they hid.
 
-    determined: p·q of every atom, [batch, atoms]; most: paths; rounds: of the improvement.
+    determined: p·q of every atom, [batch, atoms]; most: paths at the beginning; rounds: of the improvement; additions: paths that
+    may be added one by one, each where y asks for a direction far more than the model expects.
     """
     grid, phi = prior.grid, measured.phi
     powers, index, found = _peaks(prior, determined, most)
+    most_before = index.shape[1]
     around = _around(index, found, grid)
     rest = AngularCovariance(torch.where(around, _LEFT * prior.powers, prior.powers), grid, prior.view)
     posterior = condition(rest, measured)
     departing, arriving = (each.to(powers) for each in (grid.departing, grid.arriving))
     arrivals = len(arriving)
+    free = torch.zeros_like(index[:, :1]).expand(-1, additions)
+    index, found = torch.cat([index, free], 1), torch.cat([found, free > 0], 1)
+    powers = torch.cat([powers, powers.new_zeros(len(powers), additions, powers.shape[2])], 1)
     paths = Paths(departing[index // arrivals], arriving[index % arrivals], grid.rx, grid.tx)
-    search = _Search(measured, posterior.factor, paths, powers, found)
+    search, furthest = _Search(measured, posterior.factor, paths, powers, found), _furthest(grid).to(powers)
     for _ in range(rounds):
-        search.improve(_furthest(grid).to(powers))
+        search.improve(furthest)
+    for slot in range(most_before, most_before + additions):
+        model = PathCovariance(rest, search.powers, search.paths.signals())
+        asked = _asked(model, measured)
+        if asked is None:
+            break
+        search.add(slot, *asked, departing, arriving)
+        for _ in range(_ROUNDS_AFTER):
+            search.improve(furthest)
+    found = search.found
     gains, now = search.now.gains, search.paths
     whitened = search.unexplained()
     mean = rest.apply(phi.adjoint(whitened)) + torch.einsum("bkc,bkcn->bn", gains, now.signals())
@@ -217,6 +243,26 @@ class _Search:
         better = tried.evidence > self.now.evidence
         self._take(better, tried, paths=paths, columns=columns)
         self.damping = self.damping * torch.where(better, _EASIER, _HARDER)
+
+    def add(self, slot: int, wanted: Tensor, index: Tensor, powers: Tensor, departing: Tensor, arriving: Tensor) -> None:
+        """Let path `slot` begin at a direction of the grid, for the samples where it is wanted.
+
+        wanted: [batch] bool; index: of the direction, [batch]; powers: [batch, pol].
+        """
+        departing, arriving = departing[index // len(arriving)], arriving[index % len(arriving)]
+        place = torch.zeros_like(self.found)
+        place[:, slot] = wanted
+        self.found = self.found | place
+        where = place[:, :, None]
+        self.paths = replace(
+            self.paths,
+            departing=torch.where(where, departing[:, None], self.paths.departing),
+            arriving=torch.where(where, arriving[:, None], self.paths.arriving),
+        )
+        self.powers = torch.where(where, powers[:, None], self.powers)
+        self.columns = self._columns(self.paths)
+        self.now = self._fit(self.columns[:, 0], self.powers)
+        self.damping = torch.where(wanted, _DAMPING, self.damping)
 
     def unexplained(self) -> Tensor:
         """C⁻¹y of the whole model: [batch, m]."""
@@ -294,6 +340,29 @@ class _Search:
             self.paths = replace(
                 self.paths, **{end: chosen(getattr(paths, end), getattr(self.paths, end)) for end in ends}
             )
+
+
+def _asked(model: PathCovariance, measured: Measurement) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Where y asks for a direction far more than a model expects: g/q, which is exponential of mean one where the model is right.
+
+    -> which samples, [batch] bool; the direction, [batch]; its powers, [batch, pol]. None where there is none.
+    """
+    grid, view = model.grid.grid, model.grid.view
+    assert view is not None
+    posterior = condition(model, measured)
+    expected = view.forms(posterior.precision)
+    expected = expected.maximum(_SEEN * expected.amax(1, keepdim=True) + torch.finfo(expected.dtype).tiny)
+    asked = squared_modulus(grid.dictionary.to(expected.device).adjoint(posterior.gradient))
+    ratio, expected = (
+        each.reshape(len(asked), *grid.shape).movedim(4, 2).flatten(3).flatten(1, 2) for each in (asked / expected, expected)
+    )
+    score, index = ratio.sum(1).max(1)
+    wanted = score > _SURPRISE + math.log(ratio.shape[2]) + 2 * (ratio.shape[1] - 1)
+    if not bool(wanted.any()):
+        return None
+    chosen = index[:, None, None].expand(-1, ratio.shape[1], 1)
+    ratio, expected = (each.gather(2, chosen)[:, :, 0] for each in (ratio, expected))
+    return wanted, index, (ratio - 1.0).clamp_min(0.01) / expected
 
 
 def _peaks(prior: AngularCovariance, determined: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
