@@ -4,9 +4,10 @@ A wave l has one phase step per axis of the link: per subcarrier (its delay), pe
 the receiver (its directions). Axes of one element have none. Its gain is one complex number for each pair of polarisations:
 h = Σ_l d(ω_l) ⊗ Σ_pq g_lpq (e_p ⊗ a_t(ω_l)) ⊗ (e_q ⊗ a_r(ω_l)), with entries exp(j ω·place), places counted from the middle.
 
-The fit has gains of least squares, with a ridge against waves that Φ hardly sees, by variable projection (Golub & Pereyra 1973, in Kaufman's form): gains are solved for, steps of the phases are
-Levenberg–Marquardt steps on what is left. With A the waves as Φ sees them, B their derivatives along the phases times the
-gains and r the residual, a step solves Re(BᴴP⊥B + μ diag) δ = Re(Bᴴr), P⊥ = I - A(AᴴA + ridge)⁻¹Aᴴ.
+The fit is by variable projection (Golub & Pereyra 1973, in Kaufman's form). Gains are solved for by least squares, with a ridge
+against waves that Φ hardly sees; phases move by Levenberg–Marquardt steps. With A the waves as Φ sees them, B their
+derivatives along the phases times the gains, and r the residual, a step solves Re(BᴴP⊥B + μ diag) δ = Re(Bᴴr) with
+P⊥ = I - A(AᴴA + ridge)⁻¹Aᴴ.
 """
 
 import math
@@ -79,7 +80,7 @@ class PlaneWaves:
         delays = torch.zeros(1, 0, dtype=torch.float64)
         if self.places[0].shape[1] and self.link.frequencies is not None:
             delays = delay_steps(self.link.frequencies, oversampling)[:, None]
-        return WaveGrid(self, (delays, *(_steps(array, oversampling) for array in (self.link.tx, self.link.rx))))
+        return WaveGrid(self, (delays, _steps(self.link.tx, oversampling), _steps(self.link.rx, oversampling)))
 
     def columns(self, phases: Tensor) -> ColumnCovariance:
         """A column of h for each wave and pair of polarisations: phases [batch, K, D] -> K·P columns."""
@@ -141,13 +142,29 @@ class WaveGrid:
     """Of delays, departures and arrivals: [points, axes] each."""
 
     def peak(self, correlation: Tensor) -> Tensor:
-        """The phases of the wave with the largest Σ_pq |correlation|², p and q its polarisations: [batch, atoms] -> [batch, D]."""
+        """The phases of the wave with the largest sum of |correlation|² over polarisations: [batch, atoms] -> [batch, D]."""
         delays, departures, arrivals = (len(phase) for phase in self.phases)
         pol_tx, pol_rx = self.waves.polarisations
         power = correlation.abs().square().reshape(-1, delays, pol_tx, departures, pol_rx, arrivals).sum((2, 4))
         best = power.flatten(1).argmax(1)
         place = (best // (departures * arrivals), best // arrivals % departures, best % arrivals)
         return torch.cat([phase.to(best.device)[at] for phase, at in zip(self.phases, place, strict=True)], 1)
+
+
+@dataclass(frozen=True)
+class Target:
+    """What waves are fitted to."""
+
+    y: Tensor
+    """[batch, m], complex128."""
+    phi: LinearMap
+    """Φ of one subcarrier, complex128."""
+    ridge: Tensor
+    """[batch]."""
+
+    def select(self, index: Tensor) -> Self:
+        """The chosen samples."""
+        return type(self)(self.y[index], self.phi.select(index), self.ridge[index])
 
 
 @dataclass(frozen=True)
@@ -164,6 +181,13 @@ class Fit:
     """Re(Bᴴr), by axis: [batch, C]."""
     curvature: Tensor
     """Re(BᴴP⊥B): [batch, C, C]."""
+
+    @classmethod
+    def of_nothing(cls, waves: PlaneWaves, y: Tensor) -> Self:
+        """No waves at all. y: [batch, m]."""
+        batch, real = len(y), y.real
+        phases, gains = real.new_zeros(batch, 0, waves.coordinates), y.new_zeros(batch, 0, waves.gains)
+        return cls(phases, gains, real.new_zeros(batch), real.new_zeros(batch, 0), real.new_zeros(batch, 0, 0))
 
     def stepped(self, damping: Tensor) -> Tensor:
         """The phases after a Levenberg–Marquardt step. damping: μ, [batch]."""
@@ -188,29 +212,29 @@ class Fit:
         return type(self)(**{field.name: getattr(self, field.name)[index] for field in fields(self)})
 
 
-def fitted(waves: PlaneWaves, phi: LinearMap, y: Tensor, phases: Tensor, ridge: Tensor) -> Fit:
-    """The best gains of waves with these phases. phi: Φ of one subcarrier; y: [batch, m]; ridge: [batch]."""
+def fitted(waves: PlaneWaves, target: Target, phases: Tensor) -> Fit:
+    """The best gains of waves with these phases: [batch, K, D]."""
     batch, count, _ = phases.shape
-    columns = waves.seen(phi, phases)
-    gram, matched = columns.inner_products(), columns.matched_with(y)
-    factor = cholesky(gram + torch.diag_embed(_LEAST_RIDGE * gram.diagonal(dim1=1, dim2=2) + ridge[:, None]))
+    columns = waves.seen(target.phi, phases)
+    gram, matched = columns.inner_products(), columns.matched_with(target.y)
+    factor = cholesky(gram + torch.diag_embed(_LEAST_RIDGE * gram.diagonal(dim1=1, dim2=2) + target.ridge[:, None]))
     gains = torch.cholesky_solve(matched[..., None], factor)[..., 0]
     explained = (matched.conj() * gains).real.sum(1)
     by_wave = gains.reshape(batch, count, -1)
-    tangents = waves.tangents_seen(phi, phases, by_wave)
+    tangents = waves.tangents_seen(target.phi, phases, by_wave)
     across = (columns.delay.mH @ tangents.delay) * (columns.space.mH @ tangents.space)
     white = torch.linalg.solve_triangular(factor, across, upper=False)
     curvature = (tangents.inner_products() - white.mH @ white).real
-    slope = (tangents.matched_with(y) - (across.mH @ gains[..., None])[..., 0]).real
+    slope = (tangents.matched_with(target.y) - (across.mH @ gains[..., None])[..., 0]).real
     return Fit(phases, by_wave, explained, slope, curvature)
 
 
-def refined(waves: PlaneWaves, phi: LinearMap, y: Tensor, phases: Tensor, ridge: Tensor, steps: int) -> Fit:
+def refined(waves: PlaneWaves, target: Target, phases: Tensor, steps: int) -> Fit:
     """The fit after so many Levenberg–Marquardt steps of all phases together; a step that does not help is taken back."""
-    now = fitted(waves, phi, y, phases, ridge)
+    now = fitted(waves, target, phases)
     damping = torch.full_like(now.explained, _FIRST_DAMPING)
     for _ in range(steps if waves.coordinates else 0):
-        now, better = now.better_of(fitted(waves, phi, y, now.stepped(damping), ridge))
+        now, better = now.better_of(fitted(waves, target, now.stepped(damping)))
         damping = damping * torch.where(better, _LESS, _MORE)
     return now
 
@@ -231,8 +255,8 @@ def error_variances(
     factor = cholesky(seen.inner_products().real + torch.diag_embed(ridge))
     along = whole if probes is None else probes.cast(whole.dtype).apply_block(whole)
     parts = torch.cat([along.real, along.imag], 1).mT
-    white = torch.linalg.solve_triangular(factor, parts, upper=False).square().sum(1)
-    return white.reshape(len(white), 2, -1).sum(1) / 2
+    white: Tensor = torch.linalg.solve_triangular(factor, parts, upper=False)
+    return white.square().sum(1).reshape(len(white), 2, -1).sum(1) / 2
 
 
 def _real_derivatives(columns: ColumnCovariance, tangents: ColumnCovariance) -> ColumnCovariance:

@@ -23,7 +23,7 @@ from chanest.covariances.columns import ColumnCovariance
 from chanest.dictionaries import KroneckerMap, Link
 from chanest.estimators.somp import one_subcarrier
 from chanest.frontend import whitened_measurement
-from chanest.plane_waves import WIDE, Fit, PlaneWaves, error_variances, refined
+from chanest.plane_waves import WIDE, Fit, PlaneWaves, Target, error_variances, refined
 from chanest.uncertainty.estimate import independent
 from vlista_core.estimate import Estimate, Measurement
 from vlista_core.gaussian import condition
@@ -42,7 +42,7 @@ Found = list[tuple[Tensor, Fit]]
 
 
 class NOMP(GridEstimator):
-    """Paths of continuous directions, as many as stand out from the noise and at most `density`·m/(P + D/2).
+    """Paths of continuous directions, as many as stand out from the noise, at most `density`·m/(P + D/2) and `most`.
 
     P gains and D phases of a path take up (P + D/2)σ² of noise. So the gains are not those of least squares: they are the
     LMMSE estimate for gains of the power that least squares found and noise of (1 + D/2P)σ².
@@ -54,7 +54,7 @@ class NOMP(GridEstimator):
 
     name = "nomp"
     summary = "Newtonised OMP: paths of continuous directions, stopped at a stated rate of false alarms"
-    defaults: ClassVar[Settings] = {"oversampling": 2.0, "false_alarm": 0.01, "density": 0.5}
+    defaults: ClassVar[Settings] = {"oversampling": 2.0, "false_alarm": 0.01, "density": 0.5, "most": 32}
     choices: ClassVar[Choices] = {
         "false_alarm": (0.001, 0.01, 0.1, 0.3),
         "density": (0.25, 0.5, 0.75),
@@ -108,48 +108,35 @@ class NOMP(GridEstimator):
         """The paths of all samples that have some, grouped by how many they have. measured: with white noise."""
         if measured.y.is_meta:
             return []
-        grid = self.waves.grid(self.settings["oversampling"])
-        wide = _in_double(measured)
-        ridge = _ridge(wide)
-        weight = _weights(measured.phi @ dictionary, (ridge / self.signal_length).to(measured.y.real.dtype))
-        least = self.threshold(measured.y.shape[1]) * wide.noise_var
-        place, residual = torch.arange(len(least), device=least.device), measured.y
-        phases = least.new_zeros(len(least), 0, self.waves.coordinates)
-        explained, found = torch.zeros_like(least), []
-        for _ in range(self._most(measured.y.shape[1])):
-            peak = grid.peak(weight * dictionary.adjoint(measured.phi.adjoint(residual)))
-            trial = self._fit(wide, torch.cat([phases, peak[:, None]], 1), ridge, _STEPS)
-            stays = trial.explained - explained > least
-            found.append((place[~stays], wide.select(~stays), phases[~stays], ridge[~stays]))
-            trial, place, least, ridge, weight = trial.select(stays), *(x[stays] for x in (place, least, ridge, weight))
-            measured, wide, phases, explained = (
-                measured.select(stays),
-                wide.select(stays),
-                trial.phases,
-                trial.explained,
-            )
+        count, grid, wide = measured.y.shape[1], self.waves.grid(self.settings["oversampling"]), _in_double(measured)
+        target = Target(wide.y, one_subcarrier(wide.phi, self.link.subcarriers), _ridge(wide))
+        weight = _weights(measured.phi @ dictionary, target.ridge / self.signal_length)
+        least, place = self.threshold(count) * wide.noise_var, torch.arange(len(wide.y), device=wide.y.device)
+        now, residual, groups = Fit.of_nothing(self.waves, target.y), target.y, []
+        for _ in range(self._most(count)):
+            peak = grid.peak(weight * dictionary.adjoint(measured.phi.adjoint(residual.to(measured.y.dtype))))
+            trial = refined(self.waves, target, torch.cat([now.phases, peak[:, None]], 1), _STEPS)
+            stays = trial.explained - now.explained > least
+            groups.append((place[~stays], target.select(~stays), now.phases[~stays]))
+            now, target, measured = trial.select(stays), target.select(stays), measured.select(stays)
+            place, least, weight = place[stays], least[stays], weight[stays]
             if not len(place):
                 break
-            residual = measured.y - self._seen(wide, trial).to(measured.y.dtype)
-        found.append((place, wide, phases, ridge))
-        with_paths = [group for group in found if len(group[0]) and group[2].shape[1]]
-        return [(some, self._fit(*group, _LAST_STEPS)) for some, *group in with_paths]
+            residual = target.y - self.waves.seen(target.phi, now.phases).combine(now.gains.flatten(1))
+        groups.append((place, target, now.phases))
+        return [
+            (some, refined(self.waves, part, phases, _LAST_STEPS))
+            for some, part, phases in groups
+            if len(some) and phases.shape[1]
+        ]
 
     def threshold(self, measurements: int) -> float:
-        """τ of the false-alarm rate, see `detection_threshold`."""
+        """τ of the rate of false alarms, see `detection_threshold`."""
         return detection_threshold(self.settings["false_alarm"], self.waves.gains, self.waves.cells, measurements)
 
     def _most(self, measurements: int) -> int:
-        """How many paths m measurements may have."""
-        return max(1, int(self.settings["density"] * measurements / self.waves.freedom))
-
-    def _fit(self, wide: Measurement, phases: Tensor, ridge: Tensor, steps: int) -> Fit:
-        return refined(self.waves, one_subcarrier(wide.phi, self.link.subcarriers), wide.y, phases, ridge, steps)
-
-    def _seen(self, wide: Measurement, fit: Fit) -> Tensor:
-        """What the paths of a fit contribute to y: [batch, m]."""
-        phi = one_subcarrier(wide.phi, self.link.subcarriers)
-        return self.waves.seen(phi, fit.phases).combine(fit.gains.flatten(1))
+        """How many paths are looked for in m measurements."""
+        return max(1, int(min(self.settings["density"] * measurements / self.waves.freedom, self.settings["most"])))
 
     def _errors(self, wide: Measurement, fit: Fit, probes: LinearMap | None) -> Tensor:
         """Variances that come from gains and phases, which are somewhere on the circle: variance π²/3 before y is seen."""
@@ -182,7 +169,7 @@ def detection_threshold(false_alarm: float, gains: int, cells: tuple[float, ...]
 def _weights(atoms: LinearMap, ridge: Tensor) -> Tensor:
     """What correlations with unit atoms are multiplied by, 1/√(‖Φψ‖² + ridge), 0 where Φ does not see ψ: [batch, atoms]."""
     norms = atoms.column_norms()
-    return torch.where(norms > 0, (norms.square() + ridge[:, None]).rsqrt(), 0.0)
+    return torch.where(norms > 0, (norms.square() + ridge.to(norms.dtype)[:, None]).rsqrt(), 0.0)
 
 
 def _in_double(measured: Measurement) -> Measurement:
