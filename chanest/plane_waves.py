@@ -24,6 +24,7 @@ from chanest.dictionaries import Link, delay_steps, phase_steps
 from chanest.frontend import BeamformingMap
 from vlista_core.linalg import cholesky
 from vlista_core.linops import LinearMap
+from vlista_core.prox import squared_modulus
 
 WIDE = torch.complex128
 """Fits are in double precision: two waves close to each other need it."""
@@ -176,7 +177,9 @@ class Fit:
     gains: Tensor
     """[batch, K, P]."""
     explained: Tensor
-    """‖y‖² - ‖r‖² - ridge·‖gains‖²: [batch]."""
+    """‖y‖² - ‖r‖²: [batch]."""
+    score: Tensor
+    """What fits are compared by, ‖y‖² - ‖r‖² - ridge·‖gains‖²: [batch]."""
     slope: Tensor
     """Re(Bᴴr), by axis: [batch, C]."""
     curvature: Tensor
@@ -187,7 +190,8 @@ class Fit:
         """No waves at all. y: [batch, m]."""
         batch, real = len(y), y.real
         phases, gains = real.new_zeros(batch, 0, waves.coordinates), y.new_zeros(batch, 0, waves.gains)
-        return cls(phases, gains, real.new_zeros(batch), real.new_zeros(batch, 0), real.new_zeros(batch, 0, 0))
+        none = real.new_zeros(batch)
+        return cls(phases, gains, none, none, real.new_zeros(batch, 0), real.new_zeros(batch, 0, 0))
 
     def stepped(self, damping: Tensor) -> Tensor:
         """The phases after a Levenberg–Marquardt step. damping: μ, [batch]."""
@@ -199,8 +203,8 @@ class Fit:
         return self.phases + step.reshape(batch, axes, count).mT
 
     def better_of(self, other: Self) -> tuple[Self, Tensor]:
-        """For each sample the one that explains more, and whether it is the other."""
-        better = other.explained > self.explained
+        """For each sample the one with the higher score, and whether it is the other."""
+        better = other.score > self.score
         kept = {}
         for field in fields(self):
             mine, theirs = getattr(self, field.name), getattr(other, field.name)
@@ -219,20 +223,21 @@ def fitted(waves: PlaneWaves, target: Target, phases: Tensor) -> Fit:
     gram, matched = columns.inner_products(), columns.matched_with(target.y)
     factor = cholesky(gram + torch.diag_embed(_LEAST_RIDGE * gram.diagonal(dim1=1, dim2=2) + target.ridge[:, None]))
     gains = torch.cholesky_solve(matched[..., None], factor)[..., 0]
-    explained = (matched.conj() * gains).real.sum(1)
+    score = (matched.conj() * gains).real.sum(1)
+    explained = score + target.ridge * squared_modulus(gains).sum(1)
     by_wave = gains.reshape(batch, count, -1)
     tangents = waves.tangents_seen(target.phi, phases, by_wave)
     across = (columns.delay.mH @ tangents.delay) * (columns.space.mH @ tangents.space)
     white = torch.linalg.solve_triangular(factor, across, upper=False)
     curvature = (tangents.inner_products() - white.mH @ white).real
     slope = (tangents.matched_with(target.y) - (across.mH @ gains[..., None])[..., 0]).real
-    return Fit(phases, by_wave, explained, slope, curvature)
+    return Fit(phases, by_wave, explained, score, slope, curvature)
 
 
 def refined(waves: PlaneWaves, target: Target, phases: Tensor, steps: int) -> Fit:
     """The fit after so many Levenberg–Marquardt steps of all phases together; a step that does not help is taken back."""
     now = fitted(waves, target, phases)
-    damping = torch.full_like(now.explained, _FIRST_DAMPING)
+    damping = torch.full_like(now.score, _FIRST_DAMPING)
     for _ in range(steps if waves.coordinates else 0):
         now, better = now.better_of(fitted(waves, target, now.stepped(damping)))
         damping = damping * torch.where(better, _LESS, _MORE)

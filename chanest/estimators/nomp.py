@@ -34,8 +34,8 @@ _STEPS, _LAST_STEPS = 4, 8
 """Of all phases after each new path, and when the last one has been found."""
 _LEAST_NOISE = 1e-10
 """σ² is taken for that share of the mean |y|² at least: single precision shows no weaker path."""
-_STRONGEST = 10.0
-"""No path is taken to be stronger than so many times the E|h|² that y shows: Φ may hardly see its direction."""
+_SHARE = 0.3
+"""Of the E|h|² that y shows, the power of a path before its gain is known: Φ may hardly see its direction."""
 _HIGHEST_THRESHOLD = 650.0
 Found = list[tuple[Tensor, Fit]]
 """Which samples have a given number of paths, and these paths; samples without any are left out."""
@@ -180,6 +180,6 @@ def _in_double(measured: Measurement) -> Measurement:
 
 
 def _ridge(measured: Measurement) -> Tensor:
-    """σ² over the largest power that a path may well have: [batch]."""
+    """σ² over the power that a path has before its gain is known: [batch]."""
     shown = squared_modulus(measured.y).sum(1) / measured.phi.squared_frobenius_norm()
-    return torch.where(shown > 0, measured.noise_var / (_STRONGEST * shown), 0.0)
+    return torch.where(shown > 0, measured.noise_var / (_SHARE * shown), 0.0)
