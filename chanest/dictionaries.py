@@ -188,15 +188,26 @@ def _band_grid(frequencies: tuple[float, ...] | None, oversampling: float) -> Te
     return delay_grid(frequencies, (points - 1) / (oversampling * bandwidth), points)
 
 
+def delay_steps(frequencies: tuple[float, ...], oversampling: float) -> Tensor:
+    """The phases per subcarrier, 2π·spacing·delay, of the delays of `angular_dictionary`: [points], float64."""
+    points = math.ceil(oversampling * len(frequencies) / 2)
+    return 2 * math.pi * torch.arange(points, dtype=torch.float64) / (oversampling * len(frequencies))
+
+
 def grid_points(elements: int, oversampling: float) -> int:
     """How many phase steps the grid has along an axis of an array; they go round."""
     return 1 if elements == 1 else math.ceil(oversampling * elements)
 
 
-def _phase_grid(elements: int, oversampling: float) -> Tensor:
-    """Unit-norm phase ramps with steps spread evenly over (-π, π]: [elements, points]."""
+def phase_steps(elements: int, oversampling: float) -> Tensor:
+    """The phase steps of the grid along an axis of an array, spread evenly over [-π, π): [points], float64."""
     points = grid_points(elements, oversampling)
-    steps = 2 * math.pi * (torch.arange(points, dtype=torch.float64) - points // 2) / points
+    return 2 * math.pi * (torch.arange(points, dtype=torch.float64) - points // 2) / points
+
+
+def _phase_grid(elements: int, oversampling: float) -> Tensor:
+    """Unit-norm phase ramps with the steps of the grid: [elements, points]."""
+    steps = phase_steps(elements, oversampling)
     centred = torch.arange(elements, dtype=torch.float64) - (elements - 1) / 2
     phase = torch.outer(centred, steps)
     return torch.polar(torch.full_like(phase, 1 / math.sqrt(elements)), phase)

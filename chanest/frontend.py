@@ -103,6 +103,15 @@ class BeamformingMap(LinearMap):
         columns = x.expand(self.batch, -1, -1).mT.reshape(self.batch, count * self.subcarriers, -1, self.antennas)
         return self._forward(columns).reshape(self.batch, count, -1).mT
 
+    def apply_products(self, tx: Tensor, rx: Tensor) -> Tensor:
+        """Φ₁(t_c ⊗ r_c) of one subcarrier, pilot by pilot fᵀt_c · Wᴴr_c.
+
+        tx: [batch, N_t, C], rx: [batch, N_r, C] -> [batch, T·N_RF, C].
+        """
+        sent = (self.transmit.mT @ tx)[:, :, None]
+        received = rx[:, None] if self.weights is None else self.weights.mH @ rx[:, None]
+        return (sent * received).flatten(1, 2)
+
     def _column_norms(self) -> Tensor:
         power = self.transmit.abs().square()
         if self.weights is None:

@@ -41,6 +41,8 @@ class ColumnCovariance(LowRank):
 
     def through(self, phi: LinearMap) -> "ColumnCovariance":
         """The columns as they appear in y, where Φ serves every subcarrier alike."""
+        if self.delay.shape[1] == 1:
+            return ColumnCovariance(self.delay, phi.apply_block(self.space))
         if not isinstance(phi, BeamformingMap):
             raise ValueError(f"phi must be a BeamformingMap to see columns of rays, got {type(phi).__name__}")
         return ColumnCovariance(self.delay, phi.one_subcarrier().apply_block(self.space))

@@ -18,6 +18,7 @@ _CLASSES = {
     "vamp": "VAMPEstimator",
     "sbl": "SBL",
     "ray-sbl": "RaySBL",
+    "nomp": "NOMP",
     "bcs": "BCSEstimator",
     "lista": "LISTAEstimator",
     "alista": "ALISTAEstimator",

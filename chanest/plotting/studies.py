@@ -35,6 +35,7 @@ LOOKS = {
     "vamp": Look(_PURPLE, "H", MIXED),
     "sbl": Look(_PURPLE, "d"),
     "ray-sbl": Look(_PURPLE, "d", MIXED),
+    "nomp": Look(_ORANGE, "^"),
     "bcs": Look(_PURPLE, "8", DOTTED),
     "lista": Look(_GREY, "1", MIXED),
     "alista": Look(_GREY, "2", DOTTED),

@@ -28,7 +28,7 @@ from chanest.weights.training import train_estimator
 from vlista_core.estimate import Measurement
 from vlista_core.metrics import nmse_db, squared_error_ratios
 
-SPARSE = ("omp", "somp", "sw-omp", "fista", "amp", "vamp", "sbl", "bcs")
+SPARSE = ("omp", "somp", "sw-omp", "fista", "amp", "vamp", "sbl", "nomp", "bcs")
 
 
 def _small(**changes: object) -> ChannelProblem:
@@ -256,7 +256,7 @@ def test_chunks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     assert torch.allclose(parts.variance, whole.variance, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["omp", "somp", "sw-omp", "bcs"])
+@pytest.mark.parametrize("name", ["omp", "somp", "sw-omp", "nomp", "bcs"])
 def test_dft_beams_that_miss_half_the_grid_break_nothing(name: str) -> None:
     """Columns that the beams do not see once had norms of 1e-8 and were divided by: +280 dB, or NaN."""
     content = load_scenario("cdl_c_upa64x4").model_dump()
