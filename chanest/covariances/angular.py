@@ -7,6 +7,7 @@ they are, so sums over arrivals are sums over receive lags, of which half suffic
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
@@ -246,6 +247,14 @@ def ramps(phases: Tensor, places: Tensor) -> Tensor:
 def elements(array: Array) -> Tensor:
     """(column, row) of the elements of one polarisation in the order of vec(H): [N, 2]."""
     return torch.cartesian_prod(torch.arange(array.columns), torch.arange(array.rows)).reshape(-1, 2)
+
+
+def smoothed(field: Tensor, axes: Sequence[int]) -> Tensor:
+    """Means with weights ¼, ½, ¼ along axes that go round."""
+    for axis in axes:
+        if field.shape[axis] > 1:
+            field = 0.5 * field + 0.25 * (field.roll(1, axis) + field.roll(-1, axis))
+    return field
 
 
 def _directions(columns: int, rows: int) -> Tensor:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from chanest.arrays import Array
-from chanest.covariances.angular import AngularCovariance, AngularGrid, elements
+from chanest.covariances.angular import AngularCovariance, AngularGrid, elements, smoothed
 from chanest.frontend import BeamformingMap
 from vlista_core.estimate import Measurement
 from vlista_core.gaussian import Covariance, condition
@@ -24,7 +24,7 @@ from vlista_core.prox import squared_modulus
 
 _DETERMINED, _WEAKEST = 0.5, 1e-4
 """A peak is a path from so much of p·q on, and from that share of all powers on."""
-_LEFT = 0.05
+_LEFT = 0.02
 """Share of the grid's powers around a path that stays on the grid."""
 _DAMPING, _EASIER, _HARDER = 0.1, 0.3, 5.0
 """Of Gauss–Newton: at first, after a step that was taken, after one that was not."""
@@ -34,6 +34,8 @@ _ROUNDS_AFTER = 3
 """Of the improvement after a path was added."""
 _SEEN = 1e-3
 """A direction of which the beams see less, as a share of the best seen one, gets no path."""
+_SHRINKING = 2.0
+"""With which power the means of g/q, where they are below one, shrink the powers on the grid."""
 _SURPRISE = 4.6
 """How far beyond log(directions) g/q must be for a path to be added: noise does that in one of a hundred samples."""
 _AXES = 4
@@ -190,11 +192,10 @@ def refine(
     for _ in range(rounds):
         search.improve(furthest)
     for slot in range(most_before, most_before + additions):
-        model = PathCovariance(rest, search.powers, search.paths.signals())
-        asked = _asked(model, measured)
-        if asked is None:
-            break
-        search.add(slot, *asked, departing, arriving)
+        rest, wanted, best, strength = _looked_again(PathCovariance(rest, search.powers, search.paths.signals()), measured)
+        posterior = condition(rest, measured)
+        search = _Search(measured, posterior.factor, search.paths, search.powers, search.found)
+        search.add(slot, wanted, best, strength, departing, arriving)
         for _ in range(_ROUNDS_AFTER):
             search.improve(furthest)
     found = search.found
@@ -342,27 +343,29 @@ class _Search:
             )
 
 
-def _asked(model: PathCovariance, measured: Measurement) -> tuple[Tensor, Tensor, Tensor] | None:
-    """Where y asks for a direction far more than a model expects: g/q, which is exponential of mean one where the model is right.
+def _looked_again(model: PathCovariance, measured: Measurement) -> tuple[AngularCovariance, Tensor, Tensor, Tensor]:
+    """What y asks for beyond a model: g/q, which is exponential of mean one where the model is right.
 
-    -> which samples, [batch] bool; the direction, [batch]; its powers, [batch, pol]. None where there is none.
+    -> the powers on the grid, smaller where y asks for less around a direction; which samples ask for one more path, [batch]
+    bool, where, [batch], and its powers, [batch, pol].
     """
-    grid, view = model.grid.grid, model.grid.view
+    grid, view, batch = model.grid.grid, model.grid.view, len(measured.y)
     assert view is not None
     posterior = condition(model, measured)
     expected = view.forms(posterior.precision)
     expected = expected.maximum(_SEEN * expected.amax(1, keepdim=True) + torch.finfo(expected.dtype).tiny)
     asked = squared_modulus(grid.dictionary.to(expected.device).adjoint(posterior.gradient))
+    field = (asked / expected).reshape(batch, *grid.shape)
+    less = smoothed(field, (2, 3, 5, 6)).clamp_max(1.0).reshape(batch, -1)
+    rest = replace(model.grid, powers=model.grid.powers * less.pow(_SHRINKING))
     ratio, expected = (
-        each.reshape(len(asked), *grid.shape).movedim(4, 2).flatten(3).flatten(1, 2) for each in (asked / expected, expected)
+        each.reshape(batch, *grid.shape).movedim(4, 2).flatten(3).flatten(1, 2) for each in (field, expected)
     )
     score, index = ratio.sum(1).max(1)
     wanted = score > _SURPRISE + math.log(ratio.shape[2]) + 2 * (ratio.shape[1] - 1)
-    if not bool(wanted.any()):
-        return None
     chosen = index[:, None, None].expand(-1, ratio.shape[1], 1)
     ratio, expected = (each.gather(2, chosen)[:, :, 0] for each in (ratio, expected))
-    return wanted, index, (ratio - 1.0).clamp_min(0.01) / expected
+    return rest, wanted, index, (ratio - 1.0).clamp_min(0.01) / expected
 
 
 def _peaks(prior: AngularCovariance, determined: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:

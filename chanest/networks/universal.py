@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from chanest.arrays import Array
-from chanest.covariances.angular import AngularCovariance, AngularGrid, GridView, angular_grid_of
+from chanest.covariances.angular import AngularCovariance, AngularGrid, GridView, angular_grid_of, smoothed
 from vlista_core.estimate import Measurement
 from vlista_core.gaussian import Posterior, condition
 from vlista_core.models.augmentation import initialise
@@ -179,14 +179,6 @@ def _of_atoms(grid: AngularGrid, step: Tensor, ratio: Tensor, determined: Tensor
     own = [step, torch.log(determined + _LEAST_DETERMINED) / 4.0, relative / 4.0]
     flat = [field.expand(batch, *shape).reshape(batch, -1) for field in (*logs, *steps_around)]
     return torch.cat([torch.stack([*own, *flat], 2), grid.coordinates.to(step).expand(batch, -1, -1)], 2)
-
-
-def smoothed(field: Tensor, axes: Sequence[int]) -> Tensor:
-    """Means with weights ¼, ½, ¼ along axes that go round."""
-    for axis in axes:
-        if field.shape[axis] > 1:
-            field = 0.5 * field + 0.25 * (field.roll(1, axis) + field.roll(-1, axis))
-    return field
 
 
 def _of_sample(measured: Measurement, posterior: Posterior, determined: Tensor) -> Tensor:
