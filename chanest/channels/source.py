@@ -69,6 +69,10 @@ class ChannelSource(ABC):
         """Whether every ray, the line of sight too, has a random phase."""
         return True
 
+    def available(self, split: Split) -> int | None:
+        """How many different channels a split has; None where there are as many as are asked for."""
+        return None
+
     def ends(self, of_bs: OfAnEnd, of_ue: OfAnEnd) -> tuple[OfAnEnd, OfAnEnd]:
         """What the receiver and what the transmitter has, from what the base station and the user have."""
         return (of_ue, of_bs) if self.direction == "downlink" else (of_bs, of_ue)
