@@ -3,12 +3,13 @@
 import json
 import tomllib
 from pathlib import Path
-from typing import Self, get_args
+from typing import Any, Self, get_args
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from chanest.channels.cdl import CdlSection
 from chanest.channels.clusters import ClusterSection
+from chanest.channels.file import FileSection
 from chanest.channels.paths import PathSection
 from chanest.channels.rt import RtSection
 from chanest.channels.scm import ScmSection
@@ -22,8 +23,8 @@ from vlista_core.files import digest
 from vlista_core.validation import printable
 
 __all__ = [
-    "ArraySection", "CdlSection", "ClusterSection", "DataSection", "FrontendSection", "PathSection", "RtSection", "Scenario",
-    "ScmSection", "SystemLevelSection", "load_scenario", "scenario_names",
+    "ArraySection", "CdlSection", "ClusterSection", "DataSection", "FileSection", "FrontendSection", "PathSection",
+    "RtSection", "Scenario", "ScmSection", "SystemLevelSection", "load_scenario", "scenario_names",
 ]  # fmt: skip
 
 AnyChannel = (
@@ -31,6 +32,7 @@ AnyChannel = (
     | PathSection
     | ClusterSection
     | ScmSection
+    | FileSection
     | SystemLevelSection
     | RtSection
 )  # fmt: skip
@@ -93,8 +95,8 @@ class Scenario(Section):
 
     def channel_hash(self) -> str:
         """A name for everything that decides the channels (not the front end, the SNR or the sizes): 16 hex digits."""
-        parts = self.model_dump(mode="json", include={"bs", "ue", "channel"})
-        return digest([DRAWS, parts])
+        ends = self.model_dump(mode="json", include={"bs", "ue"})
+        return digest([DRAWS, {**ends, "channel": self.channel.identity(self.bs, self.ue)}])
 
     def data_set(self, split: Split, *, count: int | None = None, seed: int | None = None) -> DataSet:
         """The samples of a split that are worth a file; size and seed are the scenario's where they are left out."""
@@ -133,11 +135,20 @@ def load_scenario(name: str | Path) -> Scenario:
         raise ValueError(f"{path}: no such scenario file")
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
-        return Scenario.model_validate({"name": path.stem, **content})
+        return Scenario.model_validate({"name": path.stem, **_from_here(content, path.parent)})
     except ValidationError as error:
         raise ValueError(f"{path}: {_one_line(error)}") from None
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: not a TOML file: {printable(error)}") from None
+
+
+def _from_here(content: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """What a file says, with the path of own channels counted from the folder of the file."""
+    match content:
+        case {"channel": {"kind": "file", "path": str(path)} as channel}:
+            return {**content, "channel": {**channel, "path": str(folder / path)}}
+        case _:
+            return content
 
 
 def _one_line(error: ValidationError) -> str:

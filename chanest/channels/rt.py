@@ -51,11 +51,15 @@ class RtSource(ChannelSource):
 
     @property
     def splits(self) -> tuple[Split, ...]:
+        """Those that have users."""
         return tuple(split for split in get_args(Split) if self.count(split))
 
     def count(self, split: Split) -> int:
         """Users of a split."""
         return {"train": self.train_users, "validation": self.validation_users, "test": self.test_users}[split]
+
+    def available(self, split: Split) -> int | None:
+        return None if self.count(split) else 0
 
     @cached_property
     def mean_power(self) -> float:

@@ -2,11 +2,15 @@
 
 import math
 from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from chanest.arrays import Array, Pattern, Polarization, Sector
 from chanest.channels.source import Backend, ChannelSource
+
+if TYPE_CHECKING:
+    from vlista_core.tensorfile import Json
 
 
 class Section(BaseModel):
@@ -46,6 +50,11 @@ class ChannelSection(Section, ABC):
     @abstractmethod
     def source(self, bs: ArraySection, ue: ArraySection, backend: Backend = "factored") -> ChannelSource:
         """The distribution of channels between these ends."""
+
+    def identity(self, bs: ArraySection, ue: ArraySection) -> "dict[str, Json]":
+        """What decides the channels besides the ends."""
+        content: dict[str, Json] = self.model_dump(mode="json")
+        return content
 
 
 def around_carrier(subcarriers: int, spacing: float) -> tuple[float, ...] | None:
