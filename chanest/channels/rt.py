@@ -76,8 +76,8 @@ class RtSource(ChannelSource):
             )
         users = traced_users(self.site, split, count)
         chosen = torch.tensor(tracks) % count
-        delays, angles, matrices, real = users.padded(chosen)
-        most = delays.shape[1]
+        most = self.site.most_paths
+        delays, angles, matrices, real = users.padded(chosen, most)
         draws = uniform_draws(sample_generators(seed, split, tracks, "rays"), most + _EXTRA_DRAWS)
         phases, extra = draws[:, :most], draws[:, most:]
         azimuth_user, zenith_user, azimuth_base, zenith_base = self._turned(users, chosen, angles)

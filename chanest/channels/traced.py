@@ -118,12 +118,11 @@ class TracedUsers:
             self.delays[:paths], self.angles[:paths], self.matrices[:paths],
         )  # fmt: skip
 
-    def padded(self, chosen: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Delays, angles, matrices and which are real, of some users, as many paths each as any user has.
+    def padded(self, chosen: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Delays, angles, matrices and which are real, of some users, `most` paths each.
 
         chosen: [batch] -> [batch, most], [batch, most, 4], [batch, most, 2, 2], [batch, most]. Padding repeats the last path.
         """
-        most = int(self.counts.max())
         ends = torch.cumsum(self.counts, 0)
         place = torch.arange(most)
         counts = self.counts[chosen, None]

@@ -21,7 +21,7 @@ from chanest.channels.tracing import can_trace, trace, traced
 
 SITE = Site(
     "simple_street_canyon", ((-33.0, 11.0, 32.0), (20.0, 2.0, 15.0)), (-60.0, -8.0, 60.0, 8.0), depth=2, samples=100_000,
-    split_by="draw", most_paths=1000,
+    split_by="draw", most_paths=40,
 )  # fmt: skip
 USERS = 6
 FREQUENCIES = tuple(2e6 * k for k in range(-4, 4))
@@ -63,7 +63,7 @@ def test_channels_are_those_of_sionnas_synthetic_arrays(
         bs_sector=Sector(0.3, 1.0, 0.2, 0.1), ue_sector=Sector(2.0, 3.0, -0.3, 0.2),
     )  # fmt: skip
     rays = source.rays(range(USERS), seed=2)
-    entries = users.padded(torch.arange(USERS))[2]
+    entries = users.padded(torch.arange(USERS), SITE.most_paths)[2]
     entries = entries if direction == "downlink" else entries.mT
     still = replace(rays, phases=entries.flatten(2).angle()[:, :, None])
     taps = source.factors(still).taps()

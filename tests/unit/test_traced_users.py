@@ -16,6 +16,7 @@ from chanest.arrays import Sector, ula, upa
 from chanest.bounds.genie import ray_columns
 from chanest.channels import rt, tracing
 from chanest.channels.rt import RtSource, find_users, traced_users
+from chanest.channels.store import write_channels
 from chanest.channels.traced import TILE, Site, TracedUsers, split_of_tile
 from chanest.channels.tracing import trace
 from chanest.cli import app
@@ -112,7 +113,7 @@ def test_a_file_gives_back_what_was_written(tmp_path: Path) -> None:
     for name in ("positions", "transmitter", "counts", "gain", "delays", "angles"):
         assert torch.equal(getattr(found, name), getattr(users, name))
     torch.testing.assert_close(found.matrices, users.matrices, atol=1e-3, rtol=1e-3)
-    delays, _, matrices, real = found.padded(torch.tensor([2, 0]))
+    delays, _, matrices, real = found.padded(torch.tensor([2, 0]), 3)
     assert real.tolist() == [[True, True, False], [True, False, False]]
     assert torch.equal(delays[0, :2], users.delays[4:6])
     assert torch.equal(matrices[0, 2], matrices[0, 1])
@@ -181,6 +182,19 @@ def test_users_of_the_cache_are_taken(monkeypatch: pytest.MonkeyPatch, tmp_path:
     _users().write(path, SITE, "test")
     assert find_users(SITE, "test", 5) == path
     assert len(traced_users(SITE, "test", 4)) == 4
+
+
+def test_channels_of_every_split_go_into_a_file(tmp_path: Path) -> None:
+    """All splits have rays of one shape, whatever paths their users have."""
+    scenario = chanest.load_scenario("rt_canyon_upa64x4")
+    for split in get_args(Split):
+        file = write_channels(tmp_path / f"{split}.h5", scenario.data_set(split, count=40))
+        h, rays = file.read(range(40))
+        again, same = scenario.source().sample(40, seed=0, split=split)
+        assert torch.equal(h, again)
+        assert rays is not None
+        assert same is not None
+        assert torch.equal(rays.phases, same.phases)
 
 
 def test_a_scene_for_tests_refuses_training() -> None:
