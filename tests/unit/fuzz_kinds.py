@@ -249,7 +249,8 @@ def _make_own(folder: Path) -> None:
     np.save(folder / "own.npy", _OWN)
     np.savez_compressed(folder / "own.npz", h=_OWN)
     scipy.io.savemat(folder / "own.mat", {"h": _OWN}, do_compression=True)
-    with h5py.File(folder / "own.h5", "w") as file:
+    with h5py.File(folder / "own.h5", "w", libver="latest") as file:
+        file.attrs["site"] = "a street"
         file["h"] = _OWN
 
 
