@@ -5,6 +5,7 @@ validation are read in order and begin again after the last; a training sample i
 """
 
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -113,13 +114,10 @@ class FileSource(ChannelSource):
             return 1.0
         members = self._members["train"]
         chosen = members[:: -(-len(members) // _LOOKED_AT)]
-        power = float(
-            np.mean([np.mean(np.abs(self._read(int(number)).astype(np.complex128)) ** 2) for number in chosen])
-        )
-        if not power > 0:
-            raise ValueError(
-                f"{self.path}: there is no power in the {len(chosen)} training channels that were looked at"
-            )
+        power = float(np.mean([_power(self._read(int(number))) for number in chosen]))
+        if not 0 < power < np.inf:
+            said = "no power" if power == 0 else "more power than numbers can hold"
+            raise ValueError(f"{self.path}: there is {said} in the {len(chosen)} training channels that were looked at")
         return power
 
     def channels(self, indices: Sequence[int], *, seed: int, split: Split = "test") -> tuple[Tensor, Rays | None]:
@@ -130,18 +128,24 @@ class FileSource(ChannelSource):
             places = [int(torch.randint(len(members), (), generator=generator)) for generator in generators]
         else:
             places = [index % len(members) for index in indices]
-        h = torch.from_numpy(np.stack([self._normalised(int(members[place])) for place in places]))
-        return h.to(torch.complex64), None
+        return torch.from_numpy(np.stack([self._normalised(int(members[place])) for place in places])), None
 
-    def _normalised(self, number: int) -> NDArray[np.complex128]:
+    def _normalised(self, number: int) -> NDArray[np.complex64]:
         h = self._read(number).astype(np.complex128)
-        if self.normalisation == "ensemble":
-            return h * self.scale
-        power = float(np.mean(np.abs(h) ** 2))
-        if not power > 0:
-            remedy = 'leave it out of the file or take normalisation = "ensemble"'
-            raise ValueError(f"{self.path}: channel {number} has no power to normalise by; {remedy}")
-        return np.asarray(h / np.sqrt(power))
+        factor = self.scale
+        if self.normalisation == "sample":
+            power = _power(h)
+            if not power > 0:
+                remedy = 'leave it out of the file or take normalisation = "ensemble"'
+                raise ValueError(f"{self.path}: channel {number} has no power to normalise by; {remedy}")
+            factor = 1 / math.sqrt(power)
+        with np.errstate(over="ignore"):
+            single = (factor * h).astype(np.complex64)
+        if not np.isfinite(single).all():
+            raise ValueError(
+                f"{self.path}: channel {number} is too strong beside the training channels to compute with"
+            )
+        return single
 
     def _read(self, number: int) -> NDArray[np.complexfloating]:
         """Channel `number` of the file as it is there, axes in our order: [N_r, N_t], or [subcarriers, N_r, N_t]."""
@@ -224,6 +228,11 @@ class FileSection(ChannelSection):
     def identity(self, bs: ArraySection, ue: ArraySection) -> "dict[str, Json]":
         """By what the file holds, not by where it is."""
         return {**self.model_dump(mode="json", exclude={"path"}), "content": self.source(bs, ue).content()}
+
+
+def _power(h: NDArray[np.complexfloating]) -> float:
+    with np.errstate(over="ignore"):
+        return float(np.mean(np.abs(h.astype(np.complex128)) ** 2))
 
 
 def _hashed(count: int) -> NDArray[np.float64]:

@@ -4,8 +4,13 @@ What a file is, its first bytes say, not its name. `.npy` is mapped into memory 
 MATLAB v5 hold their arrays compressed and are read whole. A pickled object is refused.
 """
 
+import struct
+import tokenize
+import zipfile
+import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,17 +27,12 @@ _USER_BLOCK = 512
 """Bytes before the HDF5 of a MATLAB file of version 7.3."""
 _DEEPMIMO, _CHANNEL = "DeepMIMO_dataset", "channel"
 _FAULTS = (
-    OSError,
-    RuntimeError,
-    LookupError,
-    TypeError,
-    ValueError,
-    AttributeError,
-    MemoryError,
-    SyntaxError,
-    ArithmeticError,
-)
+    OSError, RuntimeError, LookupError, TypeError, ValueError, AttributeError, MemoryError, SyntaxError, ArithmeticError,
+    EOFError, tokenize.TokenError, zlib.error, struct.error, zipfile.BadZipFile,
+)  # fmt: skip
 """What readers of NumPy, SciPy and HDF5 raise for damaged files."""
+_COMPRESSED, _MATRIX, _FLAGS = 15, 14, 6
+"""Types of elements of MATLAB v5."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,8 +50,18 @@ def open_array(path: Path, key: str, layout: Layout = "plain", base_station: int
 
     deepmimo: `channel` as DeepMIMO 4 saves it, or the users of one base station in the cells of DeepMIMO's MATLAB version.
     """
-    if not path.is_file():
+    try:
+        found = path.stat() if path.is_file() else None
+    except (OSError, ValueError) as fault:
+        raise ValueError(f"{printable(path)}: no such file of channels ({printable(fault, 60)})") from None
+    if found is None:
         raise ValueError(f"{path}: no such file of channels")
+    return _array_of(path, found.st_mtime_ns, found.st_size, key, layout, base_station)
+
+
+@lru_cache(maxsize=2)
+def _array_of(path: Path, modified: int, size: int, key: str, layout: Layout, base_station: int) -> StoredArray:
+    """What `open_array` gives, kept until the file changes: a scenario asks more than once."""
     wanted = key or (_CHANNEL if layout == "deepmimo" else "")
     try:
         found = _opened(path, wanted, layout == "deepmimo", base_station)
@@ -59,10 +69,6 @@ def open_array(path: Path, key: str, layout: Layout = "plain", base_station: int
         raise ValueError(f"{path}: {fault}") from None
     except _FAULTS as fault:
         raise ValueError(f"{path}: truncated, damaged or of another kind ({printable(fault, 120)})") from None
-    except Exception as fault:  # zlib.error, struct.error and others that come with no common base
-        if type(fault).__module__ in ("zlib", "struct", "zipfile", "scipy.io.matlab._miobase"):
-            raise ValueError(f"{path}: truncated, damaged or of another kind ({printable(fault, 120)})") from None
-        raise
     if found.dtype.kind not in "fciu":
         raise ValueError(f"{path}: {wanted or 'the array'} must hold numbers, got {printable(found.dtype, 60)}")
     return found
@@ -112,6 +118,7 @@ def _of_matlab(path: Path, key: str, deepmimo: bool, base_station: int) -> Store
     """Of version 5. Cells and structures of DeepMIMO come as arrays of objects."""
     from scipy.io import loadmat, whosmat
 
+    _check_elements(path)
     names = [name for name, *_ in whosmat(path)]
     if deepmimo and key not in names and _DEEPMIMO in names:
         stations = loadmat(path, variable_names=[_DEEPMIMO])[_DEEPMIMO].ravel()
@@ -119,6 +126,24 @@ def _of_matlab(path: Path, key: str, deepmimo: bool, base_station: int) -> Store
         return _of_users(len(users), lambda index: np.asarray(users[index][0, 0]["channel"]))
     chosen = _choose(key, names)
     return _of_array(np.asarray(loadmat(path, variable_names=[chosen])[chosen]))
+
+
+def _check_elements(path: Path) -> None:
+    """_Unfit where elements of a MATLAB v5 file are cut off or do not match their checksums: SciPy crashes on some of them."""
+    with path.open("rb") as file:
+        if file.read(128)[126:] != b"IM":
+            raise _Unfit("not a MATLAB file of version 5 in the usual order of bytes")
+        while tag := file.read(8):
+            kind, size = struct.unpack("<II", tag)
+            content = file.read(size)
+            if len(content) < size:
+                raise _Unfit("truncated or damaged: an element ends after the file")
+            if kind == _COMPRESSED:
+                content = zlib.decompress(content)
+                kind, size = struct.unpack("<II", content[:8])
+                content = content[8:]
+            if kind != _MATRIX or len(content) != size or struct.unpack("<II", content[:8]) != (_FLAGS, 8):
+                raise _Unfit("damaged: an element is no array")
 
 
 def _of_hdf5(path: Path, key: str, matlab: bool, deepmimo: bool, base_station: int) -> StoredArray:

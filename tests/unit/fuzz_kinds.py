@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import fuzz_mutations as mutations
+import h5py
 import numpy as np
+import scipy.io
 import torch
 from fuzz_mutations import Layer, Mutation
 from image_toys import CIFAR_FILES, MNIST_FILES, TRAIN_IMAGES, python_batch, sheets, tar
@@ -250,6 +252,33 @@ def _make_traced(folder: Path) -> None:
     users.write(folder / "users.safetensors", Site("box", ((0.0, 0.0, 5.0),), (-5.0, -5.0, 5.0, 5.0)), "test")
 
 
+_OWN = np.linspace(-1.0, 1.0, 30 * 2 * 3).reshape(30, 2, 3) * (1 + 0.5j)
+
+
+def _make_own(folder: Path) -> None:
+    """The same channels in every format."""
+    np.save(folder / "own.npy", _OWN)
+    np.savez_compressed(folder / "own.npz", h=_OWN)
+    scipy.io.savemat(folder / "own.mat", {"h": _OWN}, do_compression=True)
+    with h5py.File(folder / "own.h5", "w", libver="latest") as file:
+        file.attrs["site"] = "a street"
+        file["h"] = _OWN
+
+
+def _read_own(path: Path) -> object:
+    problem = chanest.own_channels(path, bs=chanest.ula(3), ue=chanest.ula(2), pilots=2)
+    return problem.channels(4, seed=0), problem.channels(16, seed=0, split="train")
+
+
+def _are_channels(found: tuple[Tensor, Tensor]) -> bool:
+    """Numbers of another file are right as long as they can be computed with."""
+    return all(part.shape[1] == 6 and bool(part.isfinite().all()) for part in found)
+
+
+def _own(file: str, **more: Any) -> FileKind:
+    return FileKind(file, _make_own, _read_own, unprotected=lambda content: True, valid=_are_channels, **more)
+
+
 def _make_files(files: Mapping[str, bytes], folder: Path) -> None:
     for name, content in files.items():
         (folder / name).write_bytes(content)
@@ -384,6 +413,10 @@ KINDS: dict[str, FileKind] = {
     "traced": FileKind(
         "users.safetensors", _make_traced, lambda path: vars(TracedUsers.read(path)), **_SAFETENSORS
     ),
+    "own-npy": _own("own.npy"),
+    "own-npz": _own("own.npz"),
+    "own-mat": _own("own.mat"),
+    "own-hdf5": _own("own.h5", **_HDF5),
     "idx": _images(MNIST, MNIST_FILES, MNIST_FILES, TRAIN_IMAGES),
     "idx-gz": replace(
         _images(MNIST, MNIST_FILES, _GZIPPED, f"{TRAIN_IMAGES}.gz"), layers=(mutations.gzipped,),

@@ -18,8 +18,10 @@ import chanest
 from chanest.arrays import upa
 from chanest.channels.file import FileSource
 from chanest.fit import Fit
+from chanest.plotting.channel import draw_channel
 from chanest.problem import ChannelProblem
 from chanest.scenario import Scenario, load_scenario
+from chanest.studies.accuracy import AccuracyStudy
 from chanest.weights.training import train_estimator
 from vlista_core.draws import Split
 
@@ -247,6 +249,18 @@ def test_what_learns_from_rays_says_that_there_are_none() -> None:
     problem = ChannelProblem(load_scenario("file_16x2"))
     with pytest.raises(ValueError, match="file_16x2 brings channels of its own, whose rays nobody knows"):
         problem.rays(range(2), seed=0, split="train")
+
+
+def test_a_study_does_not_count_a_channel_twice() -> None:
+    scenario = load_scenario("file_16x2")
+    with pytest.raises(ValueError, match=r"channels must be at most \d+, the test channels of file_16x2, got 1000"):
+        AccuracyStudy(scenario=scenario, estimators=("ls",)).check()
+    AccuracyStudy(scenario=scenario, estimators=("ls",), channels=50).check()
+
+
+def test_a_channel_without_rays_is_drawn(tmp_path: Path) -> None:
+    draw_channel(ChannelProblem(load_scenario("file_16x2")), tmp_path / "a.png", seed=0)
+    assert (tmp_path / "a.png").stat().st_size > 10_000
 
 
 def _bad(change: Callable[[NDArray[np.complex64]], NDArray[Any]]) -> Write:
