@@ -150,6 +150,7 @@ def _from_here(content: dict[str, Any], folder: Path) -> dict[str, Any]:
 def _one_line(error: ValidationError) -> str:
     """The first problems of a file in one line: key, what is wrong or allowed, what came."""
     problems, found = [], error.errors()
+    listed: set[type[Section]] = set()
     for problem in found[:_PROBLEMS]:
         loc = [str(part) for part in problem["loc"]]
         section = _SECTIONS.get(loc[-2], Scenario) if len(loc) > 1 else Scenario
@@ -159,7 +160,9 @@ def _one_line(error: ValidationError) -> str:
         value = f"{key} = {printable(repr(problem['input']), 60)}"
         match problem["type"]:
             case "extra_forbidden":
-                problems.append(f"{value}: unknown key; allowed are {', '.join(sorted(section.model_fields))}")
+                allowed = "" if section in listed else f"; allowed are {', '.join(sorted(section.model_fields))}"
+                listed.add(section)
+                problems.append(f"{value}: unknown key{allowed}")
             case "value_error":
                 problems.append(printable(f"{key}: {problem['ctx']['error']}" if key else problem["ctx"]["error"]))
             case "missing":
