@@ -151,6 +151,12 @@ def _scenario(channel: str) -> FileKind:
     return FileKind("tiny.toml", make, load_scenario, unprotected=lambda content: True, valid=_usable)
 
 
+def _read_beside(path: Path) -> object:
+    """A scenario with the channels that lie beside it, wherever that is."""
+    found = load_scenario(path)
+    return _usable(found), found.model_copy(update={"channel": found.channel.model_copy(update={"path": ""})})
+
+
 @cache
 def _gmm_problem() -> ChannelProblem:
     return ChannelProblem(_tiny("models = ['C']"))
@@ -401,7 +407,7 @@ KINDS: dict[str, FileKind] = {
     "scenario-paths": _scenario(_PATHS),
     "scenario-clusters": _scenario(_CLUSTERS),
     "scenario-scm": _scenario(_SCM),
-    "scenario-file": _scenario(_FILE),
+    "scenario-file": replace(_scenario(_FILE), read=_read_beside, valid=lambda found: found[0]),
     "weights": FileKind("tiny.gmm.safetensors", _make_weights, partial(_read_estimator, "gmm", _gmm_problem), **_SAFETENSORS),
     "weights-undigested": FileKind(
         "amp.safetensors", partial(_make_files, {"amp.safetensors": (SHIPPED / _AMP).read_bytes()}),
