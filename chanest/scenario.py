@@ -13,7 +13,7 @@ from chanest.channels.file import FileSection
 from chanest.channels.paths import PathSection
 from chanest.channels.rt import RtSection
 from chanest.channels.scm import ScmSection
-from chanest.channels.section import ArraySection, Section
+from chanest.channels.section import ArraySection, Section, scenario_folder
 from chanest.channels.source import DRAWS, Backend, ChannelSource
 from chanest.channels.store import DataSet
 from chanest.channels.system_level import SystemLevelSection
@@ -120,14 +120,14 @@ _SECTIONS: dict[str, type[Section]] = {
 
 def scenario_names() -> list[str]:
     """The shipped scenarios."""
-    return sorted(path.stem for path in _folder().glob("*.toml"))
+    return sorted(path.stem for path in scenario_folder().glob("*.toml"))
 
 
 def load_scenario(name: str | Path) -> Scenario:
     """A shipped scenario by name, or one from a TOML file by path; ValueError with file, key and value if it is bad."""
     path = Path(name)
     if path.suffix != ".toml" and path.name == str(name):
-        path = _folder() / f"{name}.toml"
+        path = scenario_folder() / f"{name}.toml"
         if not path.is_file():
             known = ", ".join(scenario_names())
             raise ValueError(f"{name}: no such scenario; give one of {known} or the path of a .toml file")
@@ -143,9 +143,9 @@ def load_scenario(name: str | Path) -> Scenario:
 
 
 def _from_here(content: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """What a file says, with the path of own channels counted from the folder of the file."""
+    """What a file says, with the path of own channels counted from its folder; shipped ones are found without."""
     match content:
-        case {"channel": {"kind": "file", "path": str(path)} as channel}:
+        case {"channel": {"kind": "file", "path": str(path)} as channel} if folder != scenario_folder():
             return {**content, "channel": {**channel, "path": str(folder / path)}}
         case _:
             return content
@@ -154,6 +154,7 @@ def _from_here(content: dict[str, Any], folder: Path) -> dict[str, Any]:
 def _one_line(error: ValidationError) -> str:
     """The first problems of a file in one line: key, what is wrong or allowed, what came."""
     problems, found = [], error.errors()
+    listed: set[type[Section]] = set()
     for problem in found[:_PROBLEMS]:
         loc = [str(part) for part in problem["loc"]]
         section = _SECTIONS.get(loc[-2], Scenario) if len(loc) > 1 else Scenario
@@ -163,7 +164,9 @@ def _one_line(error: ValidationError) -> str:
         value = f"{key} = {printable(repr(problem['input']), 60)}"
         match problem["type"]:
             case "extra_forbidden":
-                problems.append(f"{value}: unknown key; allowed are {', '.join(sorted(section.model_fields))}")
+                allowed = "" if section in listed else f"; allowed are {', '.join(sorted(section.model_fields))}"
+                listed.add(section)
+                problems.append(f"{value}: unknown key{allowed}")
             case "value_error":
                 problems.append(printable(f"{key}: {problem['ctx']['error']}" if key else problem["ctx"]["error"]))
             case "missing":
@@ -172,12 +175,3 @@ def _one_line(error: ValidationError) -> str:
                 problems.append(printable(f"{value}: {problem['msg'][0].lower()}{problem['msg'][1:]}"))
     more = [f"and {len(found) - _PROBLEMS} more"] if len(found) > _PROBLEMS else []
     return "; ".join([*problems, *more])
-
-
-def _folder() -> Path:
-    """Inside the package when installed from a wheel, beside it in a checkout."""
-    package = Path(__file__).resolve().parent
-    for folder in (package / "scenarios", package.parent / "scenarios"):
-        if folder.is_dir():
-            return folder
-    raise ValueError("the shipped scenarios were not found; reinstall the package")

@@ -21,7 +21,7 @@ from torch import Tensor
 from chanest.arrays import Array
 from chanest.channels.rays import Rays
 from chanest.channels.readers import Layout, StoredArray, open_array
-from chanest.channels.section import ArraySection, ChannelSection, around_carrier
+from chanest.channels.section import ArraySection, ChannelSection, around_carrier, scenario_folder
 from chanest.channels.source import Backend, ChannelSource, Direction, Normalisation
 from vlista_core.draws import Split, sample_generators, split_number
 
@@ -179,7 +179,7 @@ class FileSource(ChannelSource):
 
 
 class FileSection(ChannelSection):
-    """Channels of your own. A relative path counts from the folder of the scenario file.
+    """Channels of your own. A relative path counts from the folder of the scenario file, or is that of a shipped one.
 
     key: which array of a file that holds several; axes: those of the array in its order. layout "deepmimo" knows its own.
     """
@@ -215,19 +215,27 @@ class FileSection(ChannelSection):
 
     def source(self, bs: ArraySection, ue: ArraySection, backend: Backend = "factored") -> FileSource:
         axes, subcarriers = self.known_axes, 1
-        stored = open_array(Path(self.path), self.key, self.layout, self.base_station)
+        path = self.path if Path(self.path).is_absolute() or _is_file(self.path) else str(scenario_folder() / self.path)
+        stored = open_array(Path(path), self.key, self.layout, self.base_station)
         if "subcarrier" in axes and len(stored.shape) == len(axes):
             subcarriers = stored.shape[axes.index("subcarrier")]
         elements: Elements = self.elements or ("rows" if self.layout == "deepmimo" else "columns")
         return FileSource(
             bs.array(), ue.array(), self.carrier, self.direction, around_carrier(subcarriers, self.subcarrier_spacing),
-            path=self.path, key=self.key, layout=self.layout, base_station=self.base_station, axes=axes, elements=elements,
+            path=path, key=self.key, layout=self.layout, base_station=self.base_station, axes=axes, elements=elements,
             shares=self.shares, normalisation=self.normalisation,
         )  # fmt: skip
 
     def identity(self, bs: ArraySection, ue: ArraySection) -> "dict[str, Json]":
         """By what the file holds, not by where it is."""
         return {**self.model_dump(mode="json", exclude={"path"}), "content": self.source(bs, ue).content()}
+
+
+def _is_file(path: str) -> bool:
+    try:
+        return Path(path).is_file()
+    except (OSError, ValueError):  # a name that the system cannot have
+        return False
 
 
 def _power(h: NDArray[np.complexfloating]) -> float:

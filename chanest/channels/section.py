@@ -2,6 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -55,6 +56,15 @@ class ChannelSection(Section, ABC):
         """What decides the channels besides the ends."""
         content: dict[str, Json] = self.model_dump(mode="json")
         return content
+
+
+def scenario_folder() -> Path:
+    """Of the shipped scenarios: inside the package when installed from a wheel, beside it in a checkout."""
+    package = Path(__file__).resolve().parents[1]
+    for folder in (package / "scenarios", package.parent / "scenarios"):
+        if folder.is_dir():
+            return folder
+    raise ValueError("the shipped scenarios were not found; reinstall the package")
 
 
 def around_carrier(subcarriers: int, spacing: float) -> tuple[float, ...] | None:

@@ -71,6 +71,9 @@ seed = 3
 """
 _CDL = 'models = ["C", "E"]\nspeed = [0.0, 3.0]\nsnapshots = 2\nsnapshot_interval = 1e-3\nsubcarriers = 2'
 _PATHS = 'kind = "paths"\npaths = 1\ntaps = 1\nsubcarriers = 1'
+_CLUSTERS = 'kind = "clusters"\nclusters = [1, 3]\nspread = [0.1, 5.0]\nline_of_sight = 0.5\nsubcarriers = 2'
+_SCM = 'kind = "scm"\nclusters = 2\nbs_spread = 2.0\nue_spread = 35.0'
+_FILE = 'kind = "file"\npath = "own.npy"\naxes = ["sample", "receive", "transmit"]\nshares = [0.6, 0.2, 0.2]'
 _AMP = "cdl_c_upa64x4.amp.safetensors"
 """A shipped file, from before files had a digest."""
 _SMALL = 2**16
@@ -138,8 +141,21 @@ def _tiny(channel: str = _PATHS) -> Scenario:
 
 
 def _scenario(channel: str) -> FileKind:
-    make = partial(_make_files, {"tiny.toml": _TINY.format(channel=channel).encode()})
+    text = _TINY.format(channel=channel)
+    if channel == _SCM:
+        text = text.replace("rows = 2", "rows = 1").replace("yaw_spread = 60.0", "spacing = 0.5")
+
+    def make(folder: Path) -> None:
+        _make_files({"tiny.toml": text.encode()}, folder)
+        np.save(folder / "own.npy", _OWN[:, :1, :2])
+
     return FileKind("tiny.toml", make, load_scenario, unprotected=lambda content: True, valid=_usable)
+
+
+def _read_beside(path: Path) -> object:
+    """A scenario with the channels that lie beside it, wherever that is."""
+    found = load_scenario(path)
+    return _usable(found), found.model_copy(update={"channel": found.channel.model_copy(update={"path": ""})})
 
 
 @cache
@@ -400,6 +416,9 @@ _GZIPPED = {f"{name}.gz": gzip.compress(content, mtime=0) for name, content in M
 KINDS: dict[str, FileKind] = {
     "scenario": _scenario(_CDL),
     "scenario-paths": _scenario(_PATHS),
+    "scenario-clusters": _scenario(_CLUSTERS),
+    "scenario-scm": _scenario(_SCM),
+    "scenario-file": replace(_scenario(_FILE), read=_read_beside, valid=lambda found: found[0]),
     "weights": FileKind("tiny.gmm.safetensors", _make_weights, partial(_read_estimator, "gmm", _gmm_problem), **_SAFETENSORS),
     "weights-undigested": FileKind(
         "amp.safetensors", partial(_make_files, {"amp.safetensors": (SHIPPED / _AMP).read_bytes()}),
