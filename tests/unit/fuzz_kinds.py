@@ -73,7 +73,7 @@ _CDL = 'models = ["C", "E"]\nspeed = [0.0, 3.0]\nsnapshots = 2\nsnapshot_interva
 _PATHS = 'kind = "paths"\npaths = 1\ntaps = 1\nsubcarriers = 1'
 _CLUSTERS = 'kind = "clusters"\nclusters = [1, 3]\nspread = [0.1, 5.0]\nline_of_sight = 0.5\nsubcarriers = 2'
 _SCM = 'kind = "scm"\nclusters = 2\nbs_spread = 2.0\nue_spread = 35.0'
-_CELL = 'kind = "umi"\ncarrier = 5e9\nindoor = 0.5\nspeed = [0.0, 3.0]\nloss = "high"\nsubcarriers = 2\nnormalisation = "sample"'
+_CELL = 'kind = "umi"\ncarrier = 5e9\nindoor = 0.5\nloss = "high"\nsubcarriers = 2\nnormalisation = "sample"'
 _FILE = 'kind = "file"\npath = "own.npy"\naxes = ["sample", "receive", "transmit"]\nshares = [0.6, 0.2, 0.2]'
 _AMP = "cdl_c_upa64x4.amp.safetensors"
 """A shipped file, from before files had a digest."""
