@@ -20,7 +20,7 @@ from chanest.channels.traced import Site, TracedUsers
 from chanest.channels.tracing import can_trace, trace, traced
 
 SITE = Site(
-    "simple_street_canyon", ((-33.0, 11.0, 32.0), (20.0, 2.0, 15.0)), (-60.0, -8.0, 60.0, 8.0), depth=2, samples=100_000,
+    "simple_street_canyon", ((-33.0, 11.0, 32.0), (20.0, 2.0, 15.0)), (-60.0, -8.0, 60.0, 8.0), depth=5, samples=100_000,
     split_by="draw", most_paths=40,
 )  # fmt: skip
 USERS = 6
