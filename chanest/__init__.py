@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from chanest.dictionaries import KroneckerMap, LearnedKronecker, angular_dictionary
     from chanest.estimators import estimator_names
     from chanest.frontend import BeamformingMap
+    from chanest.own import own_channels
     from chanest.problem import ChannelBatch, ChannelProblem
     from chanest.scenario import Scenario, load_scenario, scenario_names
     from chanest.weights import get_estimator
@@ -19,13 +20,15 @@ _MODULES = {
     "dictionaries": ("KroneckerMap", "LearnedKronecker", "angular_dictionary"),
     "estimators": ("estimator_names",),
     "frontend": ("BeamformingMap",),
+    "own": ("own_channels",),
     "problem": ("ChannelBatch", "ChannelProblem"),
     "scenario": ("Scenario", "load_scenario", "scenario_names"),
     "weights": ("get_estimator",),
 }
 __all__ = [
     "Array", "BeamformingMap", "ChannelBatch", "ChannelProblem", "KroneckerMap", "LearnedKronecker", "Scenario",
-    "__version__", "angular_dictionary", "estimator_names", "get_estimator", "load_scenario", "scenario_names", "ula", "upa",
+    "__version__", "angular_dictionary", "estimator_names", "get_estimator", "load_scenario", "own_channels",
+    "scenario_names", "ula", "upa",
 ]  # fmt: skip
 
 

@@ -82,7 +82,7 @@ def show(name: Name) -> None:
     table.add_row("", "")
     table.add_row("unknowns n", str(problem.signal_length))
     table.add_row("measurements m", str(problem.measurements))
-    table.add_row("power before scaling", f"{problem.source.mean_power:.4f}")
+    table.add_row("power before scaling", f"{problem.source.mean_power:.5g}")
     table.add_row("channel hash", scenario.channel_hash())
     out.print(table)
 

@@ -3,16 +3,17 @@
 import json
 import tomllib
 from pathlib import Path
-from typing import Self, get_args
+from typing import Any, Self, get_args
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from chanest.channels.cdl import CdlSection
 from chanest.channels.clusters import ClusterSection
+from chanest.channels.file import FileSection
 from chanest.channels.paths import PathSection
 from chanest.channels.rt import RtSection
 from chanest.channels.scm import ScmSection
-from chanest.channels.section import ArraySection, Section
+from chanest.channels.section import ArraySection, Section, scenario_folder
 from chanest.channels.source import DRAWS, Backend, ChannelSource
 from chanest.channels.store import DataSet
 from chanest.channels.system_level import SystemLevelSection
@@ -22,8 +23,8 @@ from vlista_core.files import digest
 from vlista_core.validation import printable
 
 __all__ = [
-    "ArraySection", "CdlSection", "ClusterSection", "DataSection", "FrontendSection", "PathSection", "RtSection", "Scenario",
-    "ScmSection", "SystemLevelSection", "load_scenario", "scenario_names",
+    "ArraySection", "CdlSection", "ClusterSection", "DataSection", "FileSection", "FrontendSection", "PathSection",
+    "RtSection", "Scenario", "ScmSection", "SystemLevelSection", "load_scenario", "scenario_names",
 ]  # fmt: skip
 
 AnyChannel = (
@@ -31,6 +32,7 @@ AnyChannel = (
     | PathSection
     | ClusterSection
     | ScmSection
+    | FileSection
     | SystemLevelSection
     | RtSection
 )  # fmt: skip
@@ -93,8 +95,8 @@ class Scenario(Section):
 
     def channel_hash(self) -> str:
         """A name for everything that decides the channels (not the front end, the SNR or the sizes): 16 hex digits."""
-        parts = self.model_dump(mode="json", include={"bs", "ue", "channel"})
-        return digest([DRAWS, parts])
+        ends = self.model_dump(mode="json", include={"bs", "ue"})
+        return digest([DRAWS, {**ends, "channel": self.channel.identity(self.bs, self.ue)}])
 
     def data_set(self, split: Split, *, count: int | None = None, seed: int | None = None) -> DataSet:
         """The samples of a split that are worth a file; size and seed are the scenario's where they are left out."""
@@ -118,14 +120,14 @@ _SECTIONS: dict[str, type[Section]] = {
 
 def scenario_names() -> list[str]:
     """The shipped scenarios."""
-    return sorted(path.stem for path in _folder().glob("*.toml"))
+    return sorted(path.stem for path in scenario_folder().glob("*.toml"))
 
 
 def load_scenario(name: str | Path) -> Scenario:
     """A shipped scenario by name, or one from a TOML file by path; ValueError with file, key and value if it is bad."""
     path = Path(name)
     if path.suffix != ".toml" and path.name == str(name):
-        path = _folder() / f"{name}.toml"
+        path = scenario_folder() / f"{name}.toml"
         if not path.is_file():
             known = ", ".join(scenario_names())
             raise ValueError(f"{name}: no such scenario; give one of {known} or the path of a .toml file")
@@ -133,16 +135,26 @@ def load_scenario(name: str | Path) -> Scenario:
         raise ValueError(f"{path}: no such scenario file")
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
-        return Scenario.model_validate({"name": path.stem, **content})
+        return Scenario.model_validate({"name": path.stem, **_from_here(content, path.parent)})
     except ValidationError as error:
         raise ValueError(f"{path}: {_one_line(error)}") from None
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: not a TOML file: {printable(error)}") from None
 
 
+def _from_here(content: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """What a file says, with the path of own channels counted from its folder; shipped ones are found without."""
+    match content:
+        case {"channel": {"kind": "file", "path": str(path)} as channel} if folder != scenario_folder():
+            return {**content, "channel": {**channel, "path": str(folder / path)}}
+        case _:
+            return content
+
+
 def _one_line(error: ValidationError) -> str:
     """The first problems of a file in one line: key, what is wrong or allowed, what came."""
     problems, found = [], error.errors()
+    listed: set[type[Section]] = set()
     for problem in found[:_PROBLEMS]:
         loc = [str(part) for part in problem["loc"]]
         section = _SECTIONS.get(loc[-2], Scenario) if len(loc) > 1 else Scenario
@@ -152,7 +164,9 @@ def _one_line(error: ValidationError) -> str:
         value = f"{key} = {printable(repr(problem['input']), 60)}"
         match problem["type"]:
             case "extra_forbidden":
-                problems.append(f"{value}: unknown key; allowed are {', '.join(sorted(section.model_fields))}")
+                allowed = "" if section in listed else f"; allowed are {', '.join(sorted(section.model_fields))}"
+                listed.add(section)
+                problems.append(f"{value}: unknown key{allowed}")
             case "value_error":
                 problems.append(printable(f"{key}: {problem['ctx']['error']}" if key else problem["ctx"]["error"]))
             case "missing":
@@ -161,12 +175,3 @@ def _one_line(error: ValidationError) -> str:
                 problems.append(printable(f"{value}: {problem['msg'][0].lower()}{problem['msg'][1:]}"))
     more = [f"and {len(found) - _PROBLEMS} more"] if len(found) > _PROBLEMS else []
     return "; ".join([*problems, *more])
-
-
-def _folder() -> Path:
-    """Inside the package when installed from a wheel, beside it in a checkout."""
-    package = Path(__file__).resolve().parent
-    for folder in (package / "scenarios", package.parent / "scenarios"):
-        if folder.is_dir():
-            return folder
-    raise ValueError("the shipped scenarios were not found; reinstall the package")

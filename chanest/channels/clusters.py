@@ -227,7 +227,7 @@ class ClusterSection(ChannelSection):
 
 
 _LIMITS = {
-    "clusters": (1, 1000), "spread": (1e-6, 90.0), "zenith_ratio": (0.0, 1.0), "concentration": (1e-3, 1e6),
+    "clusters": (1, 100), "spread": (1e-6, 90.0), "zenith_ratio": (0.0, 1.0), "concentration": (1e-3, 1e6),
     "elevation": (1e-3, 90.0),
     "shadowing_db": (0.0, 100.0), "k_factor_db": (-100.0, 100.0), "xpr_db": (-100.0, 100.0), "delay_spread": (1e-15, 1.0),
 }  # fmt: skip

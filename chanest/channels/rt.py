@@ -51,11 +51,15 @@ class RtSource(ChannelSource):
 
     @property
     def splits(self) -> tuple[Split, ...]:
+        """Those that have users."""
         return tuple(split for split in get_args(Split) if self.count(split))
 
     def count(self, split: Split) -> int:
         """Users of a split."""
         return {"train": self.train_users, "validation": self.validation_users, "test": self.test_users}[split]
+
+    def available(self, split: Split) -> int | None:
+        return None if self.count(split) else 0
 
     @cached_property
     def mean_power(self) -> float:
@@ -72,30 +76,26 @@ class RtSource(ChannelSource):
             )
         users = traced_users(self.site, split, count)
         chosen = torch.tensor(tracks) % count
-        delays, angles, matrices, real = users.padded(chosen)
-        most = delays.shape[1]
+        most = self.site.most_paths
+        places, real = users.places(chosen, most)
         draws = uniform_draws(sample_generators(seed, split, tracks, "rays"), most + _EXTRA_DRAWS)
-        phases, extra = draws[:, :most], draws[:, most:]
-        azimuth_user, zenith_user, azimuth_base, zenith_base = self._turned(users, chosen, angles)
-        aoa, aod = self.ends(azimuth_base, azimuth_user)
-        zoa, zod = self.ends(zenith_base, zenith_user)
-        if self.direction == "uplink":
-            matrices = matrices.mT
-        power = matrices.abs().square().sum((2, 3)) / 2
-        entries = (matrices / power.sqrt()[..., None, None]).flatten(2)[:, :, None]
+        turn, extra = math.pi * (2 * draws[:, :most] - 1), draws[:, most:]
+        at_user, at_base = users.angles[places].split(2, dim=2)
+        arriving, leaving = self.ends(at_base, at_user)
+        strength, phases = (self._sent_last(entries[places]) for entries in (users.strength, users.phases))
         rx, tx = self.ends(self.bs_sector.orient(extra[:, :2]), self.ue_sector.orient(extra[:, 2:4]))
         batch = len(tracks)
         moments = [self.snapshot_interval * (index % self.snapshots) for index in indices]
         return Rays(
             model=torch.zeros(batch, dtype=torch.int64),
-            delays=delays,
-            powers=self._normalised(power * real, users.gain[chosen]),
-            aoa=aoa[..., None],
-            aod=aod[..., None],
-            zoa=zoa[..., None],
-            zod=zod[..., None],
-            phases=entries.angle() + math.pi * (2 * phases[:, :, None, None] - 1),
-            strength=entries.abs(),
+            delays=users.delays[places],
+            powers=self._normalised(users.shares[places] * real, users.gain[chosen]),
+            aoa=arriving[..., :1],
+            aod=leaving[..., :1],
+            zoa=arriving[..., 1:],
+            zod=leaving[..., 1:],
+            phases=phases + turn[:, :, None, None],
+            strength=strength,
             k_factor=torch.zeros(batch),
             los_angles=torch.zeros(batch, 4),
             los_phase=torch.zeros(batch),
@@ -105,21 +105,12 @@ class RtSource(ChannelSource):
             time=torch.tensor(moments, dtype=torch.float32),
         )
 
-    def _turned(self, users: TracedUsers, chosen: Tensor, angles: Tensor) -> tuple[Tensor, ...]:
-        """Angles with the user at azimuth zero. Fields along θ and φ turn with the axes. angles: [batch, paths, 4]."""
-        base = torch.tensor(self.site.transmitters, dtype=torch.float64)[users.transmitter[chosen]]
-        away = users.positions[chosen].double() - base
-        bearing = torch.atan2(away[:, 1], away[:, 0])[:, None]
-        azimuth_user, zenith_user, azimuth_base, zenith_base = angles.unbind(2)
+    def _sent_last(self, entries: Tensor) -> Tensor:
+        """From user × base station to receiver × transmitter. entries: [batch, paths, 2, 2] -> [batch, paths, 1, 4]."""
+        return (entries if self.direction == "downlink" else entries.mT).flatten(2)[:, :, None]
 
-        def turned(azimuth: Tensor) -> Tensor:
-            return (torch.remainder(azimuth.double() - bearing + math.pi, 2 * math.pi) - math.pi).float()
-
-        return turned(azimuth_user), zenith_user, turned(azimuth_base), zenith_base
-
-    def _normalised(self, powers: Tensor, gain: Tensor) -> Tensor:
-        """Powers adding up to one, or to the gain of the user in dB: [batch, paths]."""
-        shares = powers / powers.sum(1, keepdim=True)
+    def _normalised(self, shares: Tensor, gain: Tensor) -> Tensor:
+        """Powers of paths: their shares, or those of the gain of the user in dB. shares: [batch, paths], gain: [batch]."""
         return shares if self.normalisation == "sample" else shares * (10 ** (gain / 10))[:, None]
 
 
@@ -192,8 +183,11 @@ class RtSection(ChannelSection):
 
 @lru_cache(maxsize=16)
 def traced_users(site: Site, split: Split, count: int) -> TracedUsers:
-    """The first `count` users of a split, from the file that has them, which is traced where there is none."""
-    return TracedUsers.read(find_users(site, split, count)).first(count)
+    """The first `count` users of a split, straight ahead of their base station, from the file that has them.
+
+    Where there is no file, it is traced.
+    """
+    return TracedUsers.read(find_users(site, split, count)).first(count).turned(site)
 
 
 def find_users(site: Site, split: Split, count: int, *, on_progress: Callable[[int], None] = lambda done: None) -> Path:

@@ -135,10 +135,10 @@ class ScmSection(ChannelSection):
             }
             for key, value in turned.items():
                 raise ValueError(f"{name}.{key} must be 0 for scm, whose angles are those of the array, got {value}")
-        spreads = {"bs_spread": math.radians(self.bs_spread), "ue_spread": math.radians(self.ue_spread)}
         return ScmSource(
-            bs.array(), ue.array(), self.carrier, self.direction, backend=backend, clusters=self.clusters, **spreads
-        )
+            bs.array(), ue.array(), self.carrier, self.direction, backend=backend, clusters=self.clusters,
+            bs_spread=math.radians(self.bs_spread), ue_spread=math.radians(self.ue_spread),
+        )  # fmt: skip
 
 
 def laplacian_covariance(array: Array, angles: Tensor, gains: Tensor, spread: float) -> Tensor:

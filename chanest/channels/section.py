@@ -2,11 +2,16 @@
 
 import math
 from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from chanest.arrays import Array, Pattern, Polarization, Sector
 from chanest.channels.source import Backend, ChannelSource
+
+if TYPE_CHECKING:
+    from vlista_core.tensorfile import Json
 
 
 class Section(BaseModel):
@@ -46,6 +51,20 @@ class ChannelSection(Section, ABC):
     @abstractmethod
     def source(self, bs: ArraySection, ue: ArraySection, backend: Backend = "factored") -> ChannelSource:
         """The distribution of channels between these ends."""
+
+    def identity(self, bs: ArraySection, ue: ArraySection) -> "dict[str, Json]":
+        """What decides the channels besides the ends."""
+        content: dict[str, Json] = self.model_dump(mode="json")
+        return content
+
+
+def scenario_folder() -> Path:
+    """Of the shipped scenarios: inside the package when installed from a wheel, beside it in a checkout."""
+    package = Path(__file__).resolve().parents[1]
+    for folder in (package / "scenarios", package.parent / "scenarios"):
+        if folder.is_dir():
+            return folder
+    raise ValueError("the shipped scenarios were not found; reinstall the package")
 
 
 def around_carrier(subcarriers: int, spacing: float) -> tuple[float, ...] | None:

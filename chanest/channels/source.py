@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar, Literal, TypeVar, get_args
+from typing import ClassVar, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -68,14 +68,13 @@ class ChannelSource(ABC):
         return False
 
     @property
-    def splits(self) -> tuple[Split, ...]:
-        """Those of which there are samples; others are refused."""
-        return get_args(Split)
-
-    @property
     def phases_are_random(self) -> bool:
         """Whether every ray, the line of sight too, has a random phase."""
         return True
+
+    def available(self, split: Split) -> int | None:
+        """How many different channels a split has; None where there are as many as are asked for, 0 where it is refused."""
+        return None
 
     def ends(self, of_bs: OfAnEnd, of_ue: OfAnEnd) -> tuple[OfAnEnd, OfAnEnd]:
         """What the receiver and what the transmitter has, from what the base station and the user have."""

@@ -5,8 +5,10 @@ components of the fields, so that one tracing serves every array.
 """
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Literal, cast
 
@@ -118,17 +120,42 @@ class TracedUsers:
             self.delays[:paths], self.angles[:paths], self.matrices[:paths],
         )  # fmt: skip
 
-    def padded(self, chosen: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Delays, angles, matrices and which are real, of some users, as many paths each as any user has.
+    def turned(self, site: Site) -> "TracedUsers":
+        """The same with every user straight ahead of its base station: at azimuth zero. Fields along θ and φ turn with it."""
+        away = self.positions.double() - torch.tensor(site.transmitters, dtype=torch.float64)[self.transmitter]
+        bearing = torch.repeat_interleave(torch.atan2(away[:, 1], away[:, 0]), self.counts)
+        angles = self.angles.double()
+        for azimuth in (angles[:, 0], angles[:, 2]):
+            azimuth.copy_(torch.remainder(azimuth - bearing + math.pi, 2 * math.pi) - math.pi)
+        return replace(self, angles=angles.float())
 
-        chosen: [batch] -> [batch, most], [batch, most, 4], [batch, most, 2, 2], [batch, most]. Padding repeats the last path.
+    @cached_property
+    def shares(self) -> Tensor:
+        """Of every path in the power of its user, adding up to one: [paths]."""
+        power = self.matrices.abs().double().square().sum((1, 2))
+        user = torch.repeat_interleave(torch.arange(len(self)), self.counts)
+        total = torch.zeros(len(self), dtype=power.dtype).index_add(0, user, power)
+        return (power / total[user]).float()
+
+    @cached_property
+    def strength(self) -> Tensor:
+        """Amplitudes of the entries of every matrix with half a squared norm of one: [paths, 2, 2]."""
+        amplitude = self.matrices.abs()
+        return amplitude * (2 / amplitude.square().sum((1, 2), keepdim=True)).sqrt()
+
+    @cached_property
+    def phases(self) -> Tensor:
+        """Of the entries of every matrix: [paths, 2, 2]."""
+        return self.matrices.angle()
+
+    def places(self, chosen: Tensor, most: int) -> tuple[Tensor, Tensor]:
+        """Where the paths of some users stand, `most` for each, and which of them are real; padding repeats the last path.
+
+        chosen: [batch] -> [batch, most] and [batch, most].
         """
-        most = int(self.counts.max())
-        ends = torch.cumsum(self.counts, 0)
-        place = torch.arange(most)
-        counts = self.counts[chosen, None]
-        index = (ends[chosen, None] - counts) + torch.minimum(place, counts - 1)
-        return self.delays[index], self.angles[index], self.matrices[index], place < counts
+        place, counts = torch.arange(most), self.counts[chosen, None]
+        first = torch.cumsum(self.counts, 0)[chosen, None] - counts
+        return first + torch.minimum(place, counts - 1), place < counts
 
     def write(self, path: Path, site: Site, split: Split) -> None:
         """Write the users of a split of a site, whole or not at all; the matrices in half precision."""

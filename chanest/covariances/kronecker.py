@@ -126,12 +126,12 @@ class KroneckerPosterior(Posterior):
 
     def _turned_back(self, vectors: Tensor) -> Tensor:
         """(U ⊗ V)ᴴ x. vectors: [batch, k, m] -> [batch, k, m]."""
-        grid = vectors.unflatten(2, (self.tx.shape[1], self.rx.shape[1]))
+        grid = vectors.reshape(*vectors.shape[:2], self.tx.shape[1], self.rx.shape[1])
         return (self.tx.mH[:, None] @ grid @ self.rx.conj()[:, None]).flatten(2)
 
     def _turned(self, vectors: Tensor) -> Tensor:
         """(U ⊗ V) x. vectors: [batch, k, m] -> [batch, k, m]."""
-        grid = vectors.unflatten(2, (self.tx.shape[1], self.rx.shape[1]))
+        grid = vectors.reshape(*vectors.shape[:2], self.tx.shape[1], self.rx.shape[1])
         return (self.tx[:, None] @ grid @ self.rx.mT[:, None]).flatten(2)
 
 

@@ -29,21 +29,29 @@ def draw_channel(problem: ChannelProblem, path: Path, *, seed: int, index: int =
         raise ValueError(f"{path}: the name must end in .png, .pdf or .svg, got {path.suffix!r}")
     with new_figure(path, (13.5, 4.4)) as figure:
         angular, delay, singular = figure.subplots(1, 3, width_ratios=(1.25, 1, 1))
-        rays = problem.rays(range(index, index + 1), seed=seed, split="test")
-        _draw_spectrum(figure, angular, problem, rays)
-        _draw_delays(delay, problem, rays)
+        h, rays = problem.source.sample(1, seed=seed, start=index)
+        whole = h[0].reshape(-1, *h.shape[-2:])
+        taps = problem.source.taps(rays)[0] if rays is not None and problem.source.from_rays else whole
+        _draw_spectrum(figure, angular, problem, taps, rays)
+        if rays is not None and problem.source.from_rays:
+            _draw_delays(delay, 1e9 * rays.delays[0], taps.abs().square().sum(dim=(1, 2)))
+        else:
+            _draw_delays(delay, *_delays_of_subcarriers(problem, whole))
         _draw_singular_values(singular, problem, seed, index)
         rx, tx = problem.arrays
         figure.suptitle(f"{problem.scenario.name}   {tx.ports} × {rx.ports} antennas, sample {index}", fontsize=13)
 
 
-def _draw_spectrum(figure: "Figure", axes: "Axes", problem: ChannelProblem, rays: Rays) -> None:
-    """Power against direction in the frame of the base station's array, in front of it, with the clusters marked."""
+def _draw_spectrum(figure: "Figure", axes: "Axes", problem: ChannelProblem, taps: Tensor, rays: Rays | None) -> None:
+    """Power against direction in the frame of the base station's array, in front of it, with the clusters marked.
+
+    taps: of which the power is added up, those of clusters or of subcarriers: [taps, N_r, N_t].
+    """
     array = problem.source.bs
     at_transmitter = problem.source.direction == "downlink"
-    taps = problem.source.taps(rays)[0]
     ports = (taps if at_transmitter else taps.mT).flatten(0, 1)
-    clusters = _cluster_directions(rays, at_transmitter)
+    none = torch.empty(0)
+    clusters = (none, none, none) if rays is None else _cluster_directions(rays, at_transmitter)
     if array.rows == 1 or array.columns == 1:
         _draw_linear_spectrum(axes, array, ports, clusters)
     else:
@@ -88,18 +96,25 @@ def _draw_planar_spectrum(
     figure.colorbar(image, ax=axes, label="power (dB)", pad=0.02)
 
 
-def _draw_delays(axes: "Axes", problem: ChannelProblem, rays: Rays) -> None:
-    """Power of each cluster of this sample, relative to the sample's total."""
-    taps = problem.source.taps(rays)[0]
-    power = taps.abs().square().sum(dim=(1, 2))
+def _delays_of_subcarriers(problem: ChannelProblem, h: Tensor) -> tuple[Tensor, Tensor]:
+    """Nanoseconds and power of the taps that the subcarriers are the transform of; one tap of a narrowband channel.
+
+    h: [subcarriers, N_r, N_t] -> each [subcarriers].
+    """
+    first, *others = problem.source.frequencies or (0.0,)
+    step = 1e9 / (len(h) * (others[0] - first)) if others else 0.0
+    return step * torch.arange(len(h)), torch.fft.ifft(h, dim=0).abs().square().sum(dim=(1, 2))
+
+
+def _draw_delays(axes: "Axes", nanoseconds: Tensor, power: Tensor) -> None:
+    """Power of each cluster or tap of this sample, relative to the sample's total: each [taps]."""
     level = _decibels(power / power.sum(), reference=1.0)
-    nanoseconds = 1e9 * rays.delays[0]
     shown = level > _FLOOR_DB - 10
     delays, levels = nanoseconds[shown].numpy(), level[shown].numpy()
     axes.vlines(delays, _FLOOR_DB - 10, levels, color="tab:blue", lw=1.6)
     axes.plot(delays, levels, "o", ms=5, color="tab:blue")
     axes.set_ylim(_FLOOR_DB - 10, 2)
-    axes.set_xlim(left=-0.03 * float(nanoseconds.max()))
+    axes.set_xlim(left=-0.03 * max(1.0, float(nanoseconds.max())))
     axes.set(xlabel="delay (ns)", ylabel="share of the power (dB)", title="delay profile")
     axes.grid(alpha=0.25)
 
@@ -151,7 +166,7 @@ def _cluster_directions(rays: Rays, at_transmitter: bool) -> tuple[Tensor, Tenso
         los = Directions.of(angles[3 if at_transmitter else 2], angles[1 if at_transmitter else 0]).vectors()
         vectors, power = torch.cat([los[None], vectors]), torch.cat([(k_factor / (k_factor + 1))[None], power])
     local = vectors @ rotation(orientation[0])
-    front = local[:, 0] > 0
+    front = (local[:, 0] > 0) & (power > 0)
     local, power = local[front], power[front]
     return (
         torch.rad2deg(torch.atan2(local[:, 1], local[:, 0])),

@@ -63,6 +63,11 @@ class AccuracyStudy(ChannelStudy):
     def check(self) -> None:
         super().check()
         check_count("channels", self.channels)
+        most = self.problem.source.available("test")
+        if most is not None and self.channels > most:
+            raise ValueError(
+                f"channels must be at most {most}, the test channels of {self.scenario.name}, got {self.channels}"
+            )
         if not self.estimators and not self.bounds:
             raise ValueError("estimators must name at least one")
         if (self.sweep == "snr") != (not self.values):

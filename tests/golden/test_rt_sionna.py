@@ -20,8 +20,8 @@ from chanest.channels.traced import Site, TracedUsers
 from chanest.channels.tracing import can_trace, trace, traced
 
 SITE = Site(
-    "simple_street_canyon", ((-33.0, 11.0, 32.0), (20.0, 2.0, 15.0)), (-60.0, -8.0, 60.0, 8.0), depth=2, samples=100_000,
-    split_by="draw", most_paths=1000,
+    "simple_street_canyon", ((-33.0, 11.0, 32.0), (20.0, 2.0, 15.0)), (-60.0, -8.0, 60.0, 8.0), depth=5, samples=100_000,
+    split_by="draw", most_paths=40,
 )  # fmt: skip
 USERS = 6
 FREQUENCIES = tuple(2e6 * k for k in range(-4, 4))
@@ -56,14 +56,14 @@ def test_channels_are_those_of_sionnas_synthetic_arrays(
     users: TracedUsers, pair: tuple[Array, Array, Direction], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To 1e-4 of each channel, with both ends turned and tilted, path loss kept and over 16 MHz."""
-    monkeypatch.setattr(rt_source, "traced_users", lambda site, split, count: users)
+    monkeypatch.setattr(rt_source, "traced_users", lambda site, split, count: users.turned(SITE))
     bs, ue, direction = pair
     source = RtSource(
         bs, ue, SITE.carrier, direction, FREQUENCIES, site=SITE, test_users=USERS, normalisation="ensemble",
         bs_sector=Sector(0.3, 1.0, 0.2, 0.1), ue_sector=Sector(2.0, 3.0, -0.3, 0.2),
     )  # fmt: skip
     rays = source.rays(range(USERS), seed=2)
-    entries = users.padded(torch.arange(USERS))[2]
+    entries = users.matrices[users.places(torch.arange(USERS), SITE.most_paths)[0]]
     entries = entries if direction == "downlink" else entries.mT
     still = replace(rays, phases=entries.flatten(2).angle()[:, :, None])
     taps = source.factors(still).taps()

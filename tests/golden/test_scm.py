@@ -43,7 +43,8 @@ def _spectra(base: int, user: int, clusters: int) -> torch.Tensor:
     assert isinstance(problem.source, ScmSource)
     covariances = problem.source.covariances(problem.rays(range(1000), seed=2, split="test"))
     rx, tx = (torch.linalg.eigvalsh(covariance).clamp_min(0.0) for covariance in covariances)
-    return (rx[:, :, None] * tx[:, None, :]).flatten(1)
+    spectra: torch.Tensor = (rx[:, :, None] * tx[:, None, :]).flatten(1)
+    return spectra
 
 
 @pytest.mark.parametrize(("base", "user", "clusters", "snr_db"), CELLS)

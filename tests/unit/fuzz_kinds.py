@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import fuzz_mutations as mutations
+import h5py
 import numpy as np
+import scipy.io
 import torch
 from fuzz_mutations import Layer, Mutation
 from image_toys import CIFAR_FILES, MNIST_FILES, TRAIN_IMAGES, python_batch, sheets, tar
@@ -69,6 +71,10 @@ seed = 3
 """
 _CDL = 'models = ["C", "E"]\nspeed = [0.0, 3.0]\nsnapshots = 2\nsnapshot_interval = 1e-3\nsubcarriers = 2'
 _PATHS = 'kind = "paths"\npaths = 1\ntaps = 1\nsubcarriers = 1'
+_CLUSTERS = 'kind = "clusters"\nclusters = [1, 3]\nspread = [0.1, 5.0]\nline_of_sight = 0.5\nsubcarriers = 2'
+_SCM = 'kind = "scm"\nclusters = 2\nbs_spread = 2.0\nue_spread = 35.0'
+_CELL = 'kind = "umi"\ncarrier = 5e9\nindoor = 0.5\nloss = "high"\nsubcarriers = 2\nnormalisation = "sample"'
+_FILE = 'kind = "file"\npath = "own.npy"\naxes = ["sample", "receive", "transmit"]\nshares = [0.6, 0.2, 0.2]'
 _AMP = "cdl_c_upa64x4.amp.safetensors"
 """A shipped file, from before files had a digest."""
 _SMALL = 2**16
@@ -136,8 +142,21 @@ def _tiny(channel: str = _PATHS) -> Scenario:
 
 
 def _scenario(channel: str) -> FileKind:
-    make = partial(_make_files, {"tiny.toml": _TINY.format(channel=channel).encode()})
+    text = _TINY.format(channel=channel)
+    if channel == _SCM:
+        text = text.replace("rows = 2", "rows = 1").replace("yaw_spread = 60.0", "spacing = 0.5")
+
+    def make(folder: Path) -> None:
+        _make_files({"tiny.toml": text.encode()}, folder)
+        np.save(folder / "own.npy", _OWN[:, :1, :2])
+
     return FileKind("tiny.toml", make, load_scenario, unprotected=lambda content: True, valid=_usable)
+
+
+def _read_beside(path: Path) -> object:
+    """A scenario with the channels that lie beside it, wherever that is."""
+    found = load_scenario(path)
+    return _usable(found), found.model_copy(update={"channel": found.channel.model_copy(update={"path": ""})})
 
 
 @cache
@@ -248,6 +267,33 @@ def _make_traced(folder: Path) -> None:
         angles=torch.arange(12.0).reshape(3, 4) / 8, matrices=torch.eye(2, dtype=torch.complex64).repeat(3, 1, 1),
     )  # fmt: skip
     users.write(folder / "users.safetensors", Site("box", ((0.0, 0.0, 5.0),), (-5.0, -5.0, 5.0, 5.0)), "test")
+
+
+_OWN = np.linspace(-1.0, 1.0, 30 * 2 * 3).reshape(30, 2, 3) * (1 + 0.5j)
+
+
+def _make_own(folder: Path) -> None:
+    """The same channels in every format."""
+    np.save(folder / "own.npy", _OWN)
+    np.savez_compressed(folder / "own.npz", h=_OWN)
+    scipy.io.savemat(folder / "own.mat", {"h": _OWN}, do_compression=True)
+    with h5py.File(folder / "own.h5", "w", libver="latest") as file:
+        file.attrs["site"] = "a street"
+        file["h"] = _OWN
+
+
+def _read_own(path: Path) -> object:
+    problem = chanest.own_channels(path, bs=chanest.ula(3), ue=chanest.ula(2), pilots=2)
+    return problem.channels(4, seed=0), problem.channels(16, seed=0, split="train")
+
+
+def _are_channels(found: tuple[Tensor, Tensor]) -> bool:
+    """Numbers of another file are right as long as they can be computed with."""
+    return all(part.shape[1] == 6 and bool(part.isfinite().all()) for part in found)
+
+
+def _own(file: str, **more: Any) -> FileKind:
+    return FileKind(file, _make_own, _read_own, unprotected=lambda content: True, valid=_are_channels, **more)
 
 
 def _make_files(files: Mapping[str, bytes], folder: Path) -> None:
@@ -371,6 +417,10 @@ _GZIPPED = {f"{name}.gz": gzip.compress(content, mtime=0) for name, content in M
 KINDS: dict[str, FileKind] = {
     "scenario": _scenario(_CDL),
     "scenario-paths": _scenario(_PATHS),
+    "scenario-clusters": _scenario(_CLUSTERS),
+    "scenario-scm": _scenario(_SCM),
+    "scenario-cell": _scenario(_CELL),
+    "scenario-file": replace(_scenario(_FILE), read=_read_beside, valid=lambda found: found[0]),
     "weights": FileKind("tiny.gmm.safetensors", _make_weights, partial(_read_estimator, "gmm", _gmm_problem), **_SAFETENSORS),
     "weights-undigested": FileKind(
         "amp.safetensors", partial(_make_files, {"amp.safetensors": (SHIPPED / _AMP).read_bytes()}),
@@ -384,6 +434,10 @@ KINDS: dict[str, FileKind] = {
     "traced": FileKind(
         "users.safetensors", _make_traced, lambda path: vars(TracedUsers.read(path)), **_SAFETENSORS
     ),
+    "own-npy": _own("own.npy"),
+    "own-npz": _own("own.npz"),
+    "own-mat": _own("own.mat"),
+    "own-hdf5": _own("own.h5", **_HDF5),
     "idx": _images(MNIST, MNIST_FILES, MNIST_FILES, TRAIN_IMAGES),
     "idx-gz": replace(
         _images(MNIST, MNIST_FILES, _GZIPPED, f"{TRAIN_IMAGES}.gz"), layers=(mutations.gzipped,),
