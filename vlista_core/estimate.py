@@ -25,6 +25,12 @@ class Estimate:
     """Draws from the posterior: [draws, batch, n]."""
     iterations: Tensor | None = None
     """How many iterations each sample took: [batch], integer."""
+    log_evidence: Tensor | None = None
+    """log p(y) under the model behind the estimate, without its constant: [batch]."""
+    freedom: Tensor | None = None
+    """How many degrees of freedom that model uses to explain y: [batch]."""
+    own_share: Tensor | None = None
+    """The weight of the method's own model where another one stands by for what it does not know: [batch], 0 to 1."""
 
 
 class Estimator(ABC):

@@ -240,7 +240,8 @@ def joined(parts: list[Estimate]) -> Estimate:
     """One Estimate from those of consecutive samples; trajectories and draws are kept only where there is one part."""
     if len(parts) == 1:
         return parts[0]
-    names = [name for name in ("signal", "code", "variance", "iterations") if getattr(parts[0], name) is not None]
+    every = ("signal", "code", "variance", "iterations", "log_evidence", "freedom", "own_share")
+    names = [name for name in every if getattr(parts[0], name) is not None]
     build: Callable[..., Estimate] = Estimate
     return build(**{name: torch.cat([getattr(part, name) for part in parts]) for name in names})
 

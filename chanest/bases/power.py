@@ -82,10 +82,11 @@ def _presence(y: Tensor, noise_var: Tensor) -> Tensor:
 def out_of_unit(found: Estimate, unit: Tensor) -> Estimate:
     """The estimate of h from that of h/unit. unit: [batch]."""
     by = unit[:, None]
-    return Estimate(
-        by * found.signal,
+    return replace(
+        found,
+        signal=by * found.signal,
         code=None if found.code is None else by * found.code,
         variance=None if found.variance is None else by.square() * found.variance,
         trajectory=None if found.trajectory is None else tuple(by * signal for signal in found.trajectory),
-        iterations=found.iterations,
+        samples=None if found.samples is None else by * found.samples,
     )

@@ -32,6 +32,8 @@ class AngularGrid:
     rx: Array
     tx: Array
     oversampling: float
+    dtype: torch.dtype = torch.complex64
+    """Of the atoms; directions are of its real part."""
 
     @property
     def axes(self) -> tuple[int, int, int, int]:
@@ -53,12 +55,12 @@ class AngularGrid:
     @cached_property
     def departing(self) -> Tensor:
         """Phase from one column and from one row to the next: [departures, 2]."""
-        return _directions(*self.axes[:2])
+        return _directions(*self.axes[:2], self.dtype.to_real())
 
     @cached_property
     def arriving(self) -> Tensor:
         """[arrivals, 2]."""
-        return _directions(*self.axes[2:])
+        return _directions(*self.axes[2:], self.dtype.to_real())
 
     @cached_property
     def layout(self) -> LagLayout:
@@ -67,10 +69,9 @@ class AngularGrid:
 
     @cached_property
     def dictionary(self) -> KroneckerMap:
-        """Ψ: [n, atoms], complex64."""
-        return KroneckerMap(
-            *(_per_polarisation(ramps(each, elements(array)), len(array.slants)) for each, array in self._ends)
-        )
+        """Ψ: [n, atoms]."""
+        rx, tx = (_per_polarisation(ramps(each, elements(array)), len(array.slants)) for each, array in self._ends)
+        return KroneckerMap(rx, tx)
 
     @cached_property
     def coordinates(self) -> Tensor:
@@ -99,9 +100,9 @@ class AngularGrid:
 
 
 @lru_cache(maxsize=32)
-def angular_grid_of(rx: Array, tx: Array, oversampling: float) -> AngularGrid:
+def angular_grid_of(rx: Array, tx: Array, oversampling: float, dtype: torch.dtype = torch.complex64) -> AngularGrid:
     """The grid of two arrays, made once."""
-    return AngularGrid(rx, tx, oversampling)
+    return AngularGrid(rx, tx, oversampling, dtype)
 
 
 class GridView:
@@ -143,10 +144,8 @@ class GridView:
             between = (weighted.flatten(1, 2) @ self.conjugate.mT).reshape(*weighted.shape[:3], -1)
             both = torch.cat([between, between.mH], 1).transpose(1, 2).contiguous()
             pairs = both[:, :, layout.pairs.to(both.device)]
-            if beams.weights is None:
-                part = _placed(pairs, q, len(grid.rx.slants))
-            else:
-                part = combine_pairs(self._combiner(q), pairs)
+            digital = beams.weights is None
+            part = _placed(pairs, q, len(grid.rx.slants)) if digital else combine_pairs(self._combiner(q), pairs)
             total = part if total is None else total + part
         assert total is not None
         return total
@@ -202,11 +201,11 @@ class AngularCovariance(Covariance):
 
     def apply(self, x: Tensor) -> Tensor:
         self._check_input("x", x, self.length)
-        dictionary = self._dictionary()
+        dictionary = self._grid.dictionary.to(self.powers.device)
         return dictionary.apply(self.powers * dictionary.adjoint(x))
 
     def seen(self, phi: LinearMap) -> Tensor:
-        view = self.view if self.view is not None and self.view.phi is phi else GridView(self.grid, phi)
+        view = self.view if self.view is not None and self.view.phi is phi else GridView(self._grid, phi)
         return view.seen(self.powers)
 
     def mixture(self, weights: Tensor) -> "AngularCovariance":
@@ -219,7 +218,7 @@ class AngularCovariance(Covariance):
         return spread_out.flatten(1)
 
     def materialize(self) -> Tensor:
-        grid, (batch, _) = self.grid, self.powers.shape
+        grid, (batch, _) = self._grid, self.powers.shape
         transmit, receive = len(grid.tx.slants), len(grid.rx.slants)
         field = self.powers.reshape(batch, transmit, len(grid.departing), receive, -1).to(self.dtype)
         receive_ramps = ramps(grid.arriving, array_lags(grid.layout.rx))
@@ -234,8 +233,10 @@ class AngularCovariance(Covariance):
                 result[:, p, :, q, :, p, :, q] = entries[:, p, :, q]
         return result.reshape(batch, self.length, self.length)
 
-    def _dictionary(self) -> KroneckerMap:
-        return self.grid.dictionary.to(self.powers.device).cast(self.dtype)
+    @property
+    def _grid(self) -> AngularGrid:
+        """In the precision of the powers."""
+        return self.grid if self.grid.dtype == self.dtype else replace(self.grid, dtype=self.dtype)
 
 
 def ramps(phases: Tensor, places: Tensor) -> Tensor:
@@ -257,9 +258,9 @@ def smoothed(field: Tensor, axes: Sequence[int]) -> Tensor:
     return field
 
 
-def _directions(columns: int, rows: int) -> Tensor:
+def _directions(columns: int, rows: int, dtype: torch.dtype) -> Tensor:
     """All pairs of phases that are spread evenly over the circle: [columns·rows, 2]."""
-    phases = (2 * math.pi * (torch.arange(points) - points // 2) / points for points in (columns, rows))
+    phases = (2 * math.pi * (torch.arange(points, dtype=dtype) - points // 2) / points for points in (columns, rows))
     return torch.cartesian_prod(*phases).reshape(-1, 2)
 
 

@@ -8,13 +8,14 @@ of the paths, whitened by what the grid holds: one factorisation in all.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from chanest.arrays import Array
-from chanest.covariances.angular import AngularCovariance, AngularGrid, elements, smoothed
+from chanest.covariances.angular import AngularCovariance, AngularGrid, GridView, elements, smoothed
 from chanest.frontend import BeamformingMap
 from vlista_core.estimate import Measurement
 from vlista_core.gaussian import Covariance, condition
@@ -28,10 +29,14 @@ _LEFT = 0.02
 """Share of the grid's powers around a path that stays on the grid."""
 _DAMPING, _EASIER, _HARDER = 0.1, 0.3, 5.0
 """Of Gauss–Newton: at first, after a step that was taken, after one that was not."""
+_WORTH = 0.01
+"""Nats that a step must gain: less is within the rounding of an evidence."""
 _LEAST_USED = 1e-3
 _LARGEST = 1e3
 _ROUNDS_AFTER = 3
 """Of the improvement after a path was added."""
+_HOPELESS = 5.0
+"""A refined model with so much less evidence than the grid alone, in nats, is not worked on any further."""
 _SEEN = 1e-3
 """A direction of which the beams see less, as a share of the best seen one, gets no path."""
 _SHRINKING = 2.0
@@ -125,6 +130,9 @@ class PathCovariance(Covariance):
     def dtype(self) -> torch.dtype:
         return self.signals.dtype
 
+    def select(self, index: Tensor | slice) -> "PathCovariance":
+        return PathCovariance(self.grid.select(index), self.powers[index], self.signals[index])
+
     @property
     def _scaled(self) -> Tensor:
         """√P ψ as rows: [batch, columns, n]."""
@@ -153,12 +161,56 @@ class Refined:
     """What `refine` found."""
 
     prior: PathCovariance
+    paths: Paths
+    found: Tensor
+    """Which of the paths there are: [batch, paths] bool."""
     log_evidence: Tensor
     """Of y, without its constant, as `Posterior.log_evidence`: [batch]."""
-    count: Tensor
-    """Paths off the grid: [batch]."""
     mean: Tensor
     """E h given y: [batch, n]."""
+
+    @property
+    def count(self) -> Tensor:
+        """Paths off the grid: [batch]."""
+        return self.found.sum(1)
+
+    def select(self, some: Tensor) -> "Refined":
+        """Of the chosen samples: [k]."""
+        return self._of(lambda tensor: tensor[some])
+
+    def updated(self, some: Tensor, other: "Refined") -> "Refined":
+        """With what another has for the chosen samples; paths that only one of them has are added."""
+        added = other.found.shape[1] - self.found.shape[1]
+        wider = replace(
+            self,
+            prior=replace(
+                self.prior, powers=_longer(self.prior.powers, added), signals=_longer(self.prior.signals, added)
+            ),
+            paths=replace(
+                self.paths,
+                departing=_longer(self.paths.departing, added),
+                arriving=_longer(self.paths.arriving, added),
+            ),
+            found=_longer(self.found, added),
+        )
+        others = iter(other._tensors())
+        return wider._of(lambda tensor: tensor.index_copy(0, some, next(others)))
+
+    def _tensors(self) -> list[Tensor]:
+        kept: list[Tensor] = []
+        self._of(lambda tensor: kept.append(tensor) or tensor)  # type: ignore[func-returns-value]
+        return kept
+
+    def _of(self, change: Callable[[Tensor], Tensor]) -> "Refined":
+        """The same with every tensor of samples changed, in a fixed order."""
+        grid = replace(self.prior.grid, powers=change(self.prior.grid.powers), view=None)
+        return Refined(
+            PathCovariance(grid, change(self.prior.powers), change(self.prior.signals)),
+            replace(self.paths, departing=change(self.paths.departing), arriving=change(self.paths.arriving)),
+            change(self.found),
+            change(self.log_evidence),
+            change(self.mean),
+        )
 
 
 @torch.no_grad()
@@ -166,6 +218,7 @@ def refine(
     prior: AngularCovariance,
     measured: Measurement,
     determined: Tensor,
+    log_evidence: Tensor,
     *,
     most: int = 8,
     rounds: int = 5,
@@ -173,38 +226,70 @@ def refine(
 ) -> Refined:
     """Take the peaks of a grid's powers off the grid, then look for what they hid.
 
-    determined: p·q of every atom, [batch, atoms]; most: paths at the beginning; rounds: of the improvement; additions: paths that
-    may be added one by one, each where y asks for a direction far more than the model expects.
+    determined: p·q of every atom, [batch, atoms]; log_evidence: of the grid alone, [batch]; most: paths at the beginning; rounds:
+    of the improvement; additions: paths that may be added one by one, each where y asks for a direction far more than the model
+    expects.
     """
-    grid, phi = prior.grid, measured.phi
     powers, index, found = _peaks(prior, determined, most)
-    most_before = index.shape[1]
-    around = _around(index, found, grid)
-    rest = AngularCovariance(torch.where(around, _LEFT * prior.powers, prior.powers), grid, prior.view)
-    posterior = condition(rest, measured)
+    around = _around(index, found, prior.grid)
+    rest = replace(prior, powers=torch.where(around, _LEFT * prior.powers, prior.powers))
+    taken = _taken(rest, measured, index, powers, found, rounds=rounds)
+    promising = (taken.log_evidence > log_evidence - _HOPELESS) & (taken.count > 0)
+    for _ in range(0 if promising.is_meta else additions):
+        some = promising.nonzero()[:, 0]
+        if not len(some):
+            break
+        more, wanted = _one_more(taken.select(some), measured.select(some), prior.grid)
+        taken, promising = taken.updated(some, more), promising.clone()
+        promising[some] = wanted
+    return taken
+
+
+def _one_more(taken: Refined, measured: Measurement, grid: AngularGrid) -> tuple[Refined, Tensor]:
+    """A refined model with less on the grid where paths explain it and, where y asks for it, one more path; and where it did.
+
+    -> the model, and for which samples a path was added: [batch] bool.
+    """
+    model = replace(taken.prior, grid=replace(taken.prior.grid, view=GridView(grid, measured.phi)))
+    rest, wanted, best, strength = _looked_again(model, measured)
+    paths = taken.paths
+    departing, arriving = (each.to(strength) for each in (grid.departing, grid.arriving))
+    place = departing[best // len(arriving)], arriving[best % len(arriving)]
+    paths = replace(
+        paths,
+        departing=torch.cat([paths.departing, place[0][:, None]], 1),
+        arriving=torch.cat([paths.arriving, place[1][:, None]], 1),
+    )
+    powers = torch.cat([taken.prior.powers, (strength * wanted[:, None])[:, None]], 1)
+    found = torch.cat([taken.found, wanted[:, None]], 1)
+    return _improved(rest, measured, paths, powers, found, rounds=_ROUNDS_AFTER), wanted
+
+
+def _taken(
+    rest: AngularCovariance, measured: Measurement, index: Tensor, powers: Tensor, found: Tensor, *, rounds: int
+) -> Refined:
+    """Paths that begin at directions of the grid, improved. index: of the directions, [batch, paths]."""
+    grid, count = rest.grid, len(rest.grid.arriving)
     departing, arriving = (each.to(powers) for each in (grid.departing, grid.arriving))
-    arrivals = len(arriving)
-    free = torch.zeros_like(index[:, :1]).expand(-1, additions)
-    index, found = torch.cat([index, free], 1), torch.cat([found, free > 0], 1)
-    powers = torch.cat([powers, powers.new_zeros(len(powers), additions, powers.shape[2])], 1)
-    paths = Paths(departing[index // arrivals], arriving[index % arrivals], grid.rx, grid.tx)
-    search, furthest = _Search(measured, posterior.factor, paths, powers, found), _furthest(grid).to(powers)
+    paths = Paths(departing[index // count], arriving[index % count], grid.rx, grid.tx)
+    return _improved(rest, measured, paths, powers, found, rounds=rounds)
+
+
+def _improved(
+    rest: AngularCovariance, measured: Measurement, paths: Paths, powers: Tensor, found: Tensor, *, rounds: int
+) -> Refined:
+    """Directions and powers of paths after some rounds. powers: [batch, paths, pol], found: [batch, paths] bool."""
+    posterior = condition(rest, measured)
+    search = _Search(measured, posterior.factor, paths, powers, found)
     for _ in range(rounds):
-        search.improve(furthest)
-    for slot in range(most_before, most_before + additions):
-        rest, wanted, best, strength = _looked_again(PathCovariance(rest, search.powers, search.paths.signals()), measured)
-        posterior = condition(rest, measured)
-        search = _Search(measured, posterior.factor, search.paths, search.powers, search.found)
-        search.add(slot, wanted, best, strength, departing, arriving)
-        for _ in range(_ROUNDS_AFTER):
-            search.improve(furthest)
-    found = search.found
-    gains, now = search.now.gains, search.paths
-    whitened = search.unexplained()
-    mean = rest.apply(phi.adjoint(whitened)) + torch.einsum("bkc,bkcn->bn", gains, now.signals())
-    refined = PathCovariance(rest, search.powers, now.signals())
+        search.improve(_furthest(rest.grid).to(powers))
+    signals = search.paths.signals()
+    mean = rest.apply(measured.phi.adjoint(search.unexplained())) + torch.einsum(
+        "bkc,bkcn->bn", search.now.gains, signals
+    )
     volume = 2 * posterior.factor.diagonal(dim1=1, dim2=2).real.log().sum(1)
-    return Refined(refined, search.now.evidence - volume, found.sum(1), mean)
+    model = PathCovariance(rest, search.powers, signals)
+    return Refined(model, search.paths, found, search.now.evidence - volume, mean)
 
 
 @dataclass(frozen=True, eq=False)
@@ -237,33 +322,13 @@ class _Search:
         """One step of the powers, then one of the directions, each where it helps. furthest: a step at the most, [4]."""
         powers = self._mackay()
         tried = self._fit(self.columns[:, 0], powers)
-        self._take(tried.evidence > self.now.evidence, tried, powers=powers)
+        self._take(tried.evidence > self.now.evidence + _WORTH, tried, powers=powers)
         paths = self.paths.moved(self._gauss_newton(furthest))
         columns = self._columns(paths)
         tried = self._fit(columns[:, 0], self.powers)
-        better = tried.evidence > self.now.evidence
+        better = tried.evidence > self.now.evidence + _WORTH
         self._take(better, tried, paths=paths, columns=columns)
         self.damping = self.damping * torch.where(better, _EASIER, _HARDER)
-
-    def add(self, slot: int, wanted: Tensor, index: Tensor, powers: Tensor, departing: Tensor, arriving: Tensor) -> None:
-        """Let path `slot` begin at a direction of the grid, for the samples where it is wanted.
-
-        wanted: [batch] bool; index: of the direction, [batch]; powers: [batch, pol].
-        """
-        departing, arriving = departing[index // len(arriving)], arriving[index % len(arriving)]
-        place = torch.zeros_like(self.found)
-        place[:, slot] = wanted
-        self.found = self.found | place
-        where = place[:, :, None]
-        self.paths = replace(
-            self.paths,
-            departing=torch.where(where, departing[:, None], self.paths.departing),
-            arriving=torch.where(where, arriving[:, None], self.paths.arriving),
-        )
-        self.powers = torch.where(where, powers[:, None], self.powers)
-        self.columns = self._columns(self.paths)
-        self.now = self._fit(self.columns[:, 0], self.powers)
-        self.damping = torch.where(wanted, _DAMPING, self.damping)
 
     def unexplained(self) -> Tensor:
         """C⁻¹y of the whole model: [batch, m]."""
@@ -337,9 +402,11 @@ class _Search:
         if columns is not None:
             self.columns = chosen(columns, self.columns)
         if paths is not None:
-            ends = ("departing", "arriving")
+            departing, arriving = paths.departing, paths.arriving
             self.paths = replace(
-                self.paths, **{end: chosen(getattr(paths, end), getattr(self.paths, end)) for end in ends}
+                self.paths,
+                departing=chosen(departing, self.paths.departing),
+                arriving=chosen(arriving, self.paths.arriving),
             )
 
 
@@ -405,6 +472,12 @@ def _around(index: Tensor, found: Tensor, grid: AngularGrid) -> Tensor:
     pol_t, columns, rows, pol_r, *receive = grid.shape
     spread_out = marks[:, None, :, :, None].expand(-1, pol_t, columns, rows, pol_r, *receive)
     return spread_out.reshape(len(index), -1)
+
+
+def _longer(tensor: Tensor, more: int) -> Tensor:
+    """With so many zeros more along the second dimension."""
+    zeros = tensor.new_zeros(tensor.shape[0], max(more, 0), *tensor.shape[2:])
+    return torch.cat([tensor, zeros], 1)
 
 
 def _furthest(grid: AngularGrid) -> Tensor:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from chanest.arrays import Array
-from chanest.bases.estimator import ChannelEstimator
+from chanest.bases.guard import Guarded
 from chanest.covariances.directions import DirectionCovariance, Directions, SeenDirections
 from chanest.covariances.lags import LagLayout
 from chanest.fit import Fit
@@ -34,7 +34,7 @@ _PROFILES_LARGE, _LARGE = 80, 512
 _CHUNK_ENTRIES = 2**21
 
 
-class AtomLMMSE(ChannelEstimator):
+class AtomLMMSE(Guarded):
     """One layer to look and one to answer; the powers of all atoms come from what the first one sees."""
 
     name = "atom-lmmse"
@@ -89,12 +89,14 @@ class AtomLMMSE(ChannelEstimator):
 
     def infer(self, measured: Measurement) -> Estimate:
         prior, noisy = self.adapted(measured)
-        code = self.code(prior, condition(prior, noisy).gradient)
-        return Estimate(prior.directions.apply(code), code)
+        own = condition(prior, noisy)
+        code = self.code(prior, own.gradient)
+        return self.weighed(measured, own, Estimate(prior.directions.apply(code), code))
 
     def spread(self, measured: Measurement, found: Estimate, probes: LinearMap | None) -> Tensor:
         prior, noisy = self.adapted(measured)
-        return condition(prior, noisy, probes).variance
+        through = condition(prior, noisy, probes)
+        return self.spread_weighed(measured, condition(prior, noisy), through.mean, through.variance, probes)
 
     def adapted(self, measured: Measurement) -> tuple[DirectionCovariance, Measurement]:
         """R with the powers that the network gives, and the measurement with the misfit in its noise."""

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from chanest.arrays import Array
 from chanest.bases.family import FamilyEstimator
+from chanest.bases.guard import Guarded
 from chanest.covariances.families import CovarianceCodebook
 from chanest.covariances.lags import BeamView, LagLayout
 from chanest.fit import Fit
@@ -31,7 +32,7 @@ _CODES_LARGE, _LARGE = 96, 512
 _CHUNK_ENTRIES = 2**20
 
 
-class GatedLMMSE(FamilyEstimator):
+class GatedLMMSE(FamilyEstimator, Guarded):
     """An exact step with a covariance that a gate chooses from a codebook by what y shows, checked by likelihoods."""
 
     name = "gated-lmmse"
@@ -68,7 +69,13 @@ class GatedLMMSE(FamilyEstimator):
     def infer(self, measured: Measurement) -> Estimate:
         view = BeamView(self.layout, measured.phi)
         weights = self._weights(measured, view).exp()
-        return Estimate(condition(self.codebook.mixture(weights, view), measured).mean)
+        own = condition(self.codebook.mixture(weights, view), measured)
+        return self.weighed(measured, own, Estimate(own.mean))
+
+    def spread(self, measured: Measurement, found: Estimate, probes: LinearMap | None) -> Tensor:
+        prior = self.codebook.mixture(self.log_weights(measured).exp())
+        through = condition(prior, measured, probes)
+        return self.spread_weighed(measured, condition(prior, measured), through.mean, through.variance, probes)
 
     def infer_given(self, measured: Measurement, log_weights: Tensor) -> Estimate:
         return Estimate(condition(self.codebook.mixture(log_weights.exp()), measured).mean)

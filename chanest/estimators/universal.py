@@ -1,9 +1,9 @@
 """Universal, ours: one set of weights for any arrays, any pilots and any channel; what adapts are the powers of all directions.
 
-Layers on a grid of directions see how much y asks for every atom and how well it is determined, given the actual Φ, and update all
-powers (`chanest.networks.universal`); the peaks are then taken off the grid (`chanest.covariances.offgrid`). The answer is the
-mean of the two models, grid alone and with paths off it, weighed by their evidence less a price for each path, whose directions
-were fitted. It is scale-free: the units of y and h do not matter. Trained on the broad family `clusters` alone.
+Layers on a grid of directions see how much y asks for every atom and how well it is determined, given the actual Φ, and update
+all powers (`chanest.networks.universal`); the peaks are then taken off the grid (`chanest.covariances.offgrid`). The answer is
+the mean of the two models, grid alone and with paths off it, weighed by their evidence less a price for each path, whose
+directions were fitted. It is scale-free: the units of y and h do not matter. Trained on the broad family `clusters` alone.
 """
 
 from typing import NamedTuple, Self
@@ -93,13 +93,14 @@ class Universal(ChannelEstimator):
     def infer(self, measured: Measurement) -> Estimate:
         answer = self.answer(measured)
         mean = answer.grid.posterior.mean + answer.weight * (answer.refined.mean - answer.grid.posterior.mean)
-        return Estimate(answer.unit[:, None] * mean)
+        freedom = answer.grid.determined.sum(1)
+        return Estimate(answer.unit[:, None] * mean, log_evidence=self._evidence(answer), freedom=freedom)
 
     def answer(self, measured: Measurement) -> Answer:
         """What both models say of a chunk of samples."""
         inside, unit = scaled(measured)
         grid = self.network(inside, self.rx, self.tx)[-1]
-        refined = refine(grid.prior, inside, grid.determined, most=self.paths)
+        refined = refine(grid.prior, inside, grid.determined, grid.posterior.log_evidence, most=self.paths)
         return Answer(inside, unit, grid, refined, self.weight(grid, refined))
 
     def weight(self, grid: Look, refined: Refined) -> Tensor:
@@ -110,12 +111,12 @@ class Universal(ChannelEstimator):
         weight = torch.sigmoid(nn.functional.softplus(self.steepness) * gain)
         return torch.where(refined.count > 0, weight, 0.0)[:, None]
 
-    def log_evidence(self, measured: Measurement) -> Tensor:
-        """Of y under the better of the two models, without its constant, the price of paths paid: [batch]."""
-        answer = self.answer(measured)
-        unit = 2 * measured.y.shape[1] * answer.unit.log()
-        grid = answer.grid.posterior.log_evidence
-        return torch.logaddexp(grid, grid + torch.logit(answer.weight[:, 0].clamp(1e-6, 1 - 1e-6))) - unit
+    def _evidence(self, answer: Answer) -> Tensor:
+        """log p(y) of both models together, the price of paths paid, in the units of y: [batch]."""
+        odds = torch.logit(answer.weight[:, 0], eps=1e-6) / nn.functional.softplus(self.steepness)
+        grid, count = answer.grid.posterior.log_evidence, answer.measured.y.shape[1]
+        priced = torch.where(answer.refined.count > 0, grid + odds, -torch.inf)
+        return torch.logaddexp(grid, priced) - 2 * count * answer.unit.log()
 
     def spread(self, measured: Measurement, found: Estimate, probes: LinearMap | None) -> Tensor:
         """The variance of the mixture: of each model about its mean, and of the means."""

@@ -3,10 +3,10 @@
 A layer has powers p of the atoms of a grid, C = ΦΨ diag(p) (ΦΨ)ᴴ + σ²I, and looks at what is dimensionless of every atom:
     g/q   how much the data ask for it, g = |ψᴴΦᴴC⁻¹y|² against what the model expects, q = ψᴴΦᴴC⁻¹Φψ
     p·q   how well it is determined
-and at what surrounds it on the grid. The step log p += ½ log(g/q) is that of majorise-minimise for the likelihood of y; the network
-scales it and adds to it, atom by atom: log p += ½ log(g/q)·(1 + a) + b. That is A-DLISTA's idea carried to the end, the step and
-the threshold of every atom from the actual Φ, and C is factorised anew in every layer. Weights are shared by all atoms, so that
-they fit any grid; surroundings go round in phase. Early layers have coarse grids, late ones fine grids.
+and at what surrounds it on the grid. The step log p += ½ log(g/q) is that of majorise-minimise for the likelihood of y; the
+network scales it and adds to it, atom by atom: log p += ½ log(g/q)·(1 + a) + b. That is A-DLISTA's idea carried to the end, the
+step and the threshold of every atom from the actual Φ, and C is factorised anew in every layer. Weights are shared by all
+atoms, so that they fit any grid; surroundings go round in phase. Early layers have coarse grids, late ones fine grids.
 """
 
 import math
@@ -87,7 +87,8 @@ class UniversalNetwork(nn.Module):
     def forward(self, measured: Measurement, rx: Array, tx: Array) -> list[Look]:
         """What every layer had and saw, the answer last. measured: y of mean power one, see `scaled`."""
         looks: list[Look] = []
-        grid = angular_grid_of(rx, tx, self.oversampling[0])
+        kind = measured.y.dtype
+        grid = angular_grid_of(rx, tx, self.oversampling[0], kind)
         view = GridView(grid, measured.phi)
         log_powers = _flat_start(measured, view)
         for layer, finer in zip([*self.layers, None], [*self.oversampling[1:], None], strict=True):
@@ -99,7 +100,7 @@ class UniversalNetwork(nn.Module):
             looks.append(Look(prior, posterior, determined))
             if layer is None or finer is None:
                 break
-            asked = squared_modulus(grid.dictionary.adjoint(posterior.gradient))
+            asked = squared_modulus(grid.dictionary.to(expected.device).adjoint(posterior.gradient))
             alive = expected > 2 * _DEAD * expected.amax(1, keepdim=True)
             ratio = torch.where(alive, asked / expected, 1.0)
             step = torch.where(alive, 0.5 * torch.log(ratio + _LEAST_RATIO), 0.0)
@@ -107,7 +108,7 @@ class UniversalNetwork(nn.Module):
             scale, shift = layer(features, _of_sample(measured, posterior, determined))
             log_powers = (log_powers + step * (1.0 + scale) + shift).clamp(_LOWEST, _HIGHEST)
             if finer != grid.oversampling:
-                coarse, grid = grid, angular_grid_of(rx, tx, finer)
+                coarse, grid = grid, angular_grid_of(rx, tx, finer, kind)
                 log_powers, view = interpolated(log_powers, coarse, grid), GridView(grid, measured.phi)
         return looks
 
@@ -157,8 +158,8 @@ def _polarisations(grid: AngularGrid) -> int:
 def _of_atoms(grid: AngularGrid, step: Tensor, ratio: Tensor, determined: Tensor, log_powers: Tensor) -> Tensor:
     """What is seen of every atom and of its surroundings: [batch, atoms, 24].
 
-    Its step, log p·q, log p relative to the mean, and where it lies; then, as logarithms of means: the powers around it, before and
-    after the plain step; the ratios g/q around it; both over all atoms that share its departure, its arrival, its row of
+    Its step, log p·q, log p relative to the mean, and where it lies; then, as logarithms of means: the powers around it, before
+    and after the plain step; the ratios g/q around it; both over all atoms that share its departure, its arrival, its row of
     departures or its row of arrivals; and the mean step around it. A mean is taken before the logarithm: a strong neighbour
     leaks, and the mean of g/q over many atoms tells their power where noise hides that of each.
     """

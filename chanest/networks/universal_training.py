@@ -1,4 +1,4 @@
-"""How `universal` learns: channels of the broad family `clusters` on arrays, pilots and front ends that change with every batch.
+"""How `universal` learns: channels of the family `clusters`; arrays, pilots and front ends change with every batch.
 
 Weights are shared by all atoms of all grids, so most is learned on small arrays, where a step takes a tenth of the time. No
 source but `clusters` is drawn from: everything else is unseen. Channels are of unit power each, and so blind to path loss.

@@ -56,9 +56,10 @@ def descend(
         value = loss()
         optimizer.zero_grad()
         torch.autograd.backward(value)
-        if longest_gradient < math.inf:
-            nn.utils.clip_grad_norm_(group["params"], longest_gradient)
-        optimizer.step()
+        if longest_gradient == math.inf or bool(
+            torch.isfinite(nn.utils.clip_grad_norm_(group["params"], longest_gradient))
+        ):
+            optimizer.step()
         steps += 1
         clock.tick()
         if steps % 20 == 0:

@@ -5,11 +5,13 @@ come before shipped ones.
 """
 
 import copy
+import logging
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from chanest.bases.estimator import ChannelEstimator
+from chanest.bases.guard import Guarded
 from chanest.estimators import estimator_class, estimator_names
 from chanest.problem import ChannelProblem
 from chanest.uncertainty.calibration import Calibration
@@ -20,10 +22,13 @@ from vlista_core.tensorfile import Json
 
 if TYPE_CHECKING:
     from chanest.estimators.lmmse import LMMSE
+    from chanest.estimators.universal import Universal
 
 SHIPPED = Path(__file__).resolve().parent
 ANY_SCENARIO = "any"
 """Stands for the scenario in the names of files that serve all of them."""
+UNIVERSAL = "universal"
+_LOG = logging.getLogger("chanest")
 
 
 def own_folder() -> Path:
@@ -34,6 +39,11 @@ def own_folder() -> Path:
 def weights_file(name: str, scenario: str) -> str:
     """The name of a weights file."""
     return f"{scenario}.{name}.safetensors"
+
+
+def trained_file(name: str, scenario: str) -> str:
+    """The name under which a training of an estimator on a scenario is kept."""
+    return weights_file(name, ANY_SCENARIO if estimator_class(name).any_scenario else scenario)
 
 
 def calibration_file(name: str, scenario: str) -> str:
@@ -49,17 +59,43 @@ def find_weights(name: str, scenario: str) -> Path | None:
 
 
 def get_estimator(
-    name: str, problem: ChannelProblem, *, weights: Path | str | None = None, trained_on: str | None = None
+    name: str,
+    problem: ChannelProblem,
+    *,
+    weights: Path | str | None = None,
+    trained_on: str | None = None,
+    guarded: bool = True,
 ) -> ChannelEstimator:
     """The estimator `name` for `problem`, with weights of your own training, else shipped ones, where there are some.
 
     weights: a file of your choice; trained_on: take the weights of another scenario, such as a mixture of channel models,
     whose arrays must be the same. A calibration of these weights and this front end comes with it where there is one.
+    guarded: let the universal estimate answer where y speaks against the channels that gated-lmmse or atom-lmmse learned from.
+    Where a learned estimator has no weights for the scenario, the universal one is given in its place, and a line says so.
     """
     path = find_weights(name, trained_on or problem.scenario.name) if weights is None else Path(weights)
+    if path is None and trained_on is None and _has_substitute(name, problem):
+        _LOG.warning("%s has no weights for %s: universal is taken in its place", name, problem.scenario.name)
+        return get_estimator(UNIVERSAL, problem)
     estimator = uncalibrated(name, problem, path, trained_on)
+    if guarded and isinstance(estimator, Guarded) and (universal := find_weights(UNIVERSAL, problem.scenario.name)):
+        guard = uncalibrated(UNIVERSAL, problem, universal)
+        estimator.protect(cast("Universal", guard))
     estimator.calibration = find_calibration(estimator, problem, path, trained_on or problem.scenario.name)
     return estimator
+
+
+def _has_substitute(name: str, problem: ChannelProblem) -> bool:
+    """Whether the universal estimator can stand in for one that has no weights for a problem."""
+    cls = estimator_class(name)
+    if not cls.needs_fit or cls.any_scenario or find_weights(UNIVERSAL, problem.scenario.name) is None:
+        return False
+    try:
+        cls.check(problem)
+        estimator_class(UNIVERSAL).check(problem)
+    except ValueError:
+        return False
+    return True
 
 
 def uncalibrated(

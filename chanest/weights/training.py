@@ -9,7 +9,7 @@ from chanest.estimators import estimator_class
 from chanest.fit import Fit, Report, silent
 from chanest.problem import ChannelProblem
 from chanest.uncertainty.calibrating import CHANNELS, LEAST_CHANNELS, SEED, affordable, calibrate
-from chanest.weights import calibration_file, find_weights, own_folder, uncalibrated, weights_digest, weights_file
+from chanest.weights import calibration_file, find_weights, own_folder, trained_file, uncalibrated, weights_digest
 from vlista_core import checkpoint
 from vlista_core.files import check_folder, only_writer
 from vlista_core.tensorfile import Json
@@ -33,7 +33,7 @@ def train_estimator(name: str, problem: ChannelProblem, plan: Fit, *, folder: Pa
         if cls.begins_with is not None and start is not None:
             estimator.begin_with(uncalibrated(cls.begins_with, problem, start))
         facts = estimator.fit(problem, plan.telling(0.0, _FITTED))
-        path = target / weights_file(name, problem.scenario.name)
+        path = target / trained_file(name, problem.scenario.name)
         save_estimator(estimator, problem, path, facts={"seed": plan.seed, "budget": plan.budget, **facts})
         channels = LEAST_CHANNELS
         if plan.steps is None:

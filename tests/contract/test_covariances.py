@@ -10,11 +10,13 @@ import torch
 from torch import Tensor
 
 from chanest.arrays import Array, upa
+from chanest.covariances.angular import AngularCovariance, AngularGrid
 from chanest.covariances.columns import ColumnCovariance, MainDirections
 from chanest.covariances.directions import DirectionCovariance, Directions
 from chanest.covariances.grid import GridCovariance
 from chanest.covariances.kronecker import KroneckerCovariance
 from chanest.covariances.lags import LagCovariance, LagLayout
+from chanest.covariances.offgrid import PathCovariance, Paths
 from chanest.dictionaries import Link, angular_dictionary
 from chanest.frontend import BeamformingMap
 from vlista_core.gaussian import Covariance, DenseCovariance, WhiteCovariance
@@ -69,6 +71,18 @@ def _grid(dtype: torch.dtype, rx: Array, frequencies: tuple[float, ...] | None) 
     return GridCovariance.of(_positive((BATCH, psi.shape[1]), dtype, 9), link, psi)
 
 
+def _angular(dtype: torch.dtype, rx: Array) -> AngularCovariance:
+    grid = AngularGrid(rx, TX, 1.5, dtype)
+    return AngularCovariance(_positive((BATCH, grid.atoms), dtype, 9), grid)
+
+
+def _paths(dtype: torch.dtype, rx: Array) -> PathCovariance:
+    real = dtype.to_real()
+    paths = Paths(_normal((BATCH, 3, 2), real, 10), _normal((BATCH, 3, 2), real, 11), rx, TX)
+    signals = paths.signals()
+    return PathCovariance(_angular(dtype, rx), _positive(signals.shape[:3], dtype, 12), signals)
+
+
 def _beams(dtype: torch.dtype, *, chains: int = 0, subcarriers: int = 1) -> LinearMap:
     transmit = _normal((BATCH, TX.ports, PILOTS), dtype, 12)
     combiner = _normal((BATCH, PILOTS, RX.ports, chains), dtype, 13) if chains else None
@@ -117,6 +131,10 @@ CASES = [
     CovarianceCase("grid", lambda dtype: _grid(dtype, RX, None), NARROW),
     CovarianceCase("grid with delays", lambda dtype: _grid(dtype, RX, FREQUENCIES), WIDE),
     CovarianceCase("grid, dual polarised", lambda dtype: _grid(dtype, DUAL, None)),
+    CovarianceCase("angles", lambda dtype: _angular(dtype, RX), NARROW),
+    CovarianceCase("angles, dual polarised", lambda dtype: _angular(dtype, DUAL)),
+    CovarianceCase("paths off the grid", lambda dtype: _paths(dtype, RX), NARROW),
+    CovarianceCase("paths off the grid, dual polarised", lambda dtype: _paths(dtype, DUAL)),
 ]
 
 
