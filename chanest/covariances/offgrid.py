@@ -226,9 +226,9 @@ def refine(
 ) -> Refined:
     """Take the peaks of a grid's powers off the grid, then look for what they hid.
 
-    determined: p·q of every atom, [batch, atoms]; log_evidence: of the grid alone, [batch]; most: paths at the beginning; rounds:
-    of the improvement; additions: paths that may be added one by one, each where y asks for a direction far more than the model
-    expects.
+    determined: p·q of every atom, [batch, atoms]; log_evidence: of the grid alone, [batch]; most: paths at the beginning;
+    rounds: of the improvement; additions: paths that may be added one by one, each where y asks for a direction far more than
+    the model expects.
     """
     powers, index, found = _peaks(prior, determined, most)
     around = _around(index, found, prior.grid)
