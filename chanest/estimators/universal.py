@@ -1,21 +1,21 @@
 """Universal, ours: one set of weights for any arrays, any pilots and any channel; what adapts are the powers of all directions.
 
 Layers on a grid of directions see how much y asks for every atom and how well it is determined, given the actual Φ, and update
-all powers (`chanest.networks.universal`); the peaks are then taken off the grid (`chanest.covariances.offgrid`). The answer is
+all powers (`chanest.networks.universal`); the peaks are then taken off the grid (`chanest.covariances.refining`). The answer is
 the mean of the two models, grid alone and with paths off it, weighed by their evidence less a price for each path, whose
 directions were fitted. It is scale-free: the units of y and h do not matter. Trained on the broad family `clusters` alone.
 """
 
-from typing import NamedTuple, Self
+from typing import Self
 
 import torch
 from torch import Tensor, nn
 
 from chanest.arrays import Array
 from chanest.bases.estimator import ChannelEstimator
-from chanest.covariances.offgrid import Refined, refine
+from chanest.covariances.refining import Refined, refine
 from chanest.fit import Fit
-from chanest.networks.universal import Look, UniversalNetwork, scaled
+from chanest.networks.universal import Answer, Look, UniversalNetwork, scaled
 from chanest.networks.universal_training import fit_universal
 from chanest.problem import ChannelProblem
 from vlista_core.estimate import Estimate, Measurement
@@ -28,19 +28,6 @@ OVERSAMPLING = (1.25, 1.25, 1.25, 1.25, 1.75, 1.75, 1.75)
 _WIDTH = 24
 _CHUNK_ENTRIES = 2**17
 """Atoms times samples that are worked on at once: small enough to stay in cache."""
-
-
-class Answer(NamedTuple):
-    """Both models of a chunk of samples, and how they are weighed."""
-
-    measured: Measurement
-    """In units of y's root mean square."""
-    unit: Tensor
-    """[batch]."""
-    grid: Look
-    refined: Refined
-    weight: Tensor
-    """Of the model with paths off the grid: [batch, 1]."""
 
 
 class Universal(ChannelEstimator):

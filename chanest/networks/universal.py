@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from chanest.arrays import Array
 from chanest.covariances.angular import AngularCovariance, AngularGrid, GridView, angular_grid_of, smoothed
+from chanest.covariances.refining import Refined
 from vlista_core.estimate import Measurement
 from vlista_core.gaussian import Posterior, condition
 from vlista_core.models.augmentation import initialise
@@ -48,6 +49,19 @@ class Look(NamedTuple):
     posterior: Posterior
     determined: Tensor
     """p·q of every atom, from 0 to 1: [batch, atoms]."""
+
+
+class Answer(NamedTuple):
+    """Both models of a chunk of samples, and how they are weighed."""
+
+    measured: Measurement
+    """In units of y's root mean square."""
+    unit: Tensor
+    """[batch]."""
+    grid: Look
+    refined: Refined
+    weight: Tensor
+    """Of the model with paths off the grid: [batch, 1]."""
 
 
 class AtomLayer(nn.Module):
