@@ -10,7 +10,7 @@ from typing import ClassVar, cast
 import pandas as pd
 
 from chanest.bounds import BOUNDS
-from chanest.channels.rt import RtSource
+from chanest.channels.rt import RtSource, find_users
 from chanest.estimators import estimator_class
 from chanest.problem import ChannelProblem
 from chanest.scenario import Scenario
@@ -99,8 +99,8 @@ class BenchStudy(DrawsStudy):
         lenders: dict[str, str | None] = {}
         refused: dict[str, str] = {}
         problem, other = problem_of(scenario), self.trained_on
-        if self.sweep != "snr" and not self.part(scenario).values:
-            return {}, dict.fromkeys(self.estimators, f"no value of the sweep over {self.sweep} suits it")
+        if self._obstacle(scenario):
+            return {}, {}
         for name in self.estimators:
             own = find_weights(name, scenario.name) is not None or not estimator_class(name).needs_fit
             lender = None if own or other is None or problem_of(other).arrays != problem.arrays else other.name
@@ -112,14 +112,31 @@ class BenchStudy(DrawsStudy):
                 lenders[name] = lender
         return lenders, refused
 
+    def _obstacle(self, scenario: Scenario) -> str:
+        """Why nothing can run on a scenario; empty where something can. Users that can be traced are, once for all cells."""
+        if self.sweep != "snr" and not self.part(scenario).values:
+            return f"no value of the sweep over {self.sweep} suits it"
+        source = problem_of(scenario).source
+        if isinstance(source, RtSource):
+            if not source.count("test"):
+                return "it has no test users"
+            try:
+                find_users(source.site, "test", source.count("test"))
+            except ValueError as fault:
+                return str(fault)
+        return ""
+
     def left_out(self) -> list[str]:
-        """A line on every estimator that cannot run on some of the scenarios, and on every scenario with fewer channels."""
+        """A line on every scenario that is left out or has fewer channels, and on every estimator that some cannot use."""
         where: dict[tuple[str, str], list[str]] = defaultdict(list)
         notes = []
         for scenario in self.scenarios:
             for name, why in self._plan(scenario)[1].items():
                 where[name, why.replace(scenario.name, "SCENARIO")].append(scenario.name)
             part = self.part(scenario)
+            if obstacle := self._obstacle(scenario):
+                notes.append(f"{scenario.name} is left out: {obstacle}")
+                continue
             if part.channels < self.channels:
                 notes.append(f"{scenario.name} has {part.channels:,} different test channels, and gets no more")
             if unfit := [f"{value:g}" for value in self.values if value not in part.values]:

@@ -123,6 +123,20 @@ def test_a_source_with_fewer_channels_gets_no_more_and_it_is_said() -> None:
     assert study.left_out() == [f"{STREET} has 1,000 different test channels, and gets no more"]
 
 
+def test_a_street_that_cannot_be_traced_is_left_out_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CHANEST_CACHE", str(tmp_path))
+    monkeypatch.setattr("chanest.channels.rt.can_trace", lambda: False)
+    shipped = (Path(chanest.__file__).parents[1] / "scenarios" / f"{STREET}.toml").read_text(encoding="utf-8")
+    (tmp_path / "elsewhere.toml").write_text(shipped.replace("28e9", "29e9"))
+    scenarios = tuple(chanest.load_scenario(name) for name in (CDL, tmp_path / "elsewhere.toml"))
+    study = BenchStudy(scenarios=scenarios, estimators=("ls", "omp"), snr_db=(0.0,))
+    assert {cell["scenario"] for cell in study.cells()} == {CDL}
+    assert len(study.left_out()) == 1
+    assert study.left_out()[0].startswith("elsewhere is left out: 1000 test users of the scene")
+
+
 def test_weights_are_lent_to_equal_arrays_without_their_own_and_left_out_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
