@@ -121,7 +121,7 @@ class Standing:
             for place in self.places
         ]
         heading = ("scenario", *self.names, "lead of ours", "bound")
-        title = f"Gap to the best bound (dB), mean over {self._snrs_in_words()} SNR"
+        title = f"Gap to the best bound (dB), {self._snrs_in_words()}"
         return Table.of(title, heading, lines, marked=self._best_entries(None))
 
     def _level_table(self, snr: float) -> Table:
@@ -174,7 +174,7 @@ class Standing:
         sizes = list(dict.fromkeys(f"{size:.1f}" for size in (min(ahead), max(ahead)))) if ahead else []
         by = f", by {' to '.join(sizes)} dB" if sizes else ""
         lines = "scenarios" if self.study.sweep == "snr" else f"scenarios and {self.study.sweep}"
-        said = f"{ours} leads on {len(ahead)} of {len(leads)} {lines}{by}, mean over {self._snrs_in_words()} SNR."
+        said = f"{ours} leads on {len(ahead)} of {len(leads)} {lines}{by}, {self._snrs_in_words()}."
         behind = [f"{label} ({decibels(-lead)} dB)" for label, lead in leads.items() if lead < 0]
         return f"{said} Behind the best other estimator: {', '.join(behind)}." if behind else said
 
@@ -189,7 +189,7 @@ class Standing:
 
     def caption(self) -> str:
         """Of the heat map."""
-        said = f"Mean over {self._snrs_in_words()} SNR. Bold: the best of a line."
+        said = f"Gap in dB, {self._snrs_in_words()}. Bold: the best of a line."
         whole = all(self.gap(place, name) is not None for place in self.places for name in self.names)
         hatched = "" if whole else "Hatched: no weights, no bound or no finite figure."
         return " ".join(filter(None, (said, hatched, self._lent_in_words())))
@@ -199,7 +199,8 @@ class Standing:
         return f"{LENT}: with the weights of {' and '.join(lenders)}." if lenders else ""
 
     def _snrs_in_words(self) -> str:
-        return ", ".join(f"{snr:g}".replace("-", "−") for snr in self.snrs) + " dB"
+        levels = ", ".join(f"{snr:g}".replace("-", "−") for snr in self.snrs)
+        return f"{'at' if len(self.snrs) == 1 else 'mean over'} {levels} dB SNR"
 
     def _marked_lent(self, place: Place, name: str, text: str) -> str:
         return f"{text} {LENT}" if self.lent(place, name) else text
