@@ -45,15 +45,16 @@ DATA = "[data]\ntrain = 300\n"
 PILOTS = DATA + "[bs]\nrows = 4\ncolumns = 2\nyaw_spread = 60.0\n[ue]\nrows = 2\ncolumns = 1\n[frontend]\npilots = 6\n"
 MOVING = PILOTS + "[channel]\nspeed = [3.0, 3.0]\nsnapshots = 4\nsnapshot_interval = 0.001\n"
 MODULES = (
-    "chanest.studies.accuracy", "chanest.studies.coverage", "chanest.studies.link", "chanest.studies.novelty",
-    "chanest.studies.tracking", "chanest.plotting.channel", "chanest.plotting.studies", "lightning_fabric", "h5py",
-    "matplotlib.pyplot", "matplotlib.backends.backend_agg", "sionna.phy.ofdm", "sionna.phy.channel", "sionna.phy.fec.ldpc",
+    "chanest.studies.accuracy", "chanest.studies.bench", "chanest.studies.coverage", "chanest.studies.link",
+    "chanest.studies.novelty", "chanest.studies.tracking", "chanest.plotting.bench", "chanest.plotting.channel",
+    "chanest.plotting.studies", "lightning_fabric", "h5py", "matplotlib.pyplot", "matplotlib.backends.backend_agg",
+    "sionna.phy.ofdm", "sionna.phy.channel", "sionna.phy.fec.ldpc",
 )  # fmt: skip
 """What takes time to import, and would in every run."""
 CHANGES = {"open", "os.rename", "os.remove", "os.truncate"}
 TIMED = {
-    "digest", "seconds", "started", "finished", "peak_gigabytes", "ms_batch_1", "ms_batch", "latency_ms", "seconds_to_printed",
-    "latency_error_ms", "latency_batches", "norm_ms", "norm_error_ms", "norm_batches",
+    "digest", "seconds", "started", "finished", "peak_gigabytes", "ms_batch_1", "ms_batch", "ms_in_passing", "latency_ms",
+    "seconds_to_printed", "latency_error_ms", "latency_batches", "norm_ms", "norm_error_ms", "norm_batches",
 }  # fmt: skip
 """Keys of files that hold times and dates, and the memory of a process, which depends on what else it has done."""
 SENTENCE = r"(note: .*\n)*error: cannot write .*: file too large; free some space or choose a folder on another disk\n"
@@ -81,6 +82,7 @@ KINDS = {
     "train": Kind("chanest train TINY -e lmmse,gmm --steps 2 -o OUT"),
     "calibrate": Kind("chanest calibrate TINY -e vamp,omp --channels 64 -o OUT"),
     "evaluate": Kind(f"chanest evaluate TINY -e vamp,omp {FEW} -o OUT", timed=PAGE),
+    "bench": Kind("chanest bench --scenarios TINY -e vamp,omp --snr 0,10 --channels 200 -o OUT", timed=PAGE),
     "calibration": Kind("chanest calibration TINY -e vamp,bcs --snr 0,10 --channels 200 -o OUT"),
     "link": Kind("chanest link TINY -e ls,omp --snr 0,9 --blocks 30 --data-symbols 6 -o OUT"),
     "novelty": Kind(

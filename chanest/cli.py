@@ -226,7 +226,7 @@ def calibrate(
 
 
 for _command in (
-    commands.evaluate, commands.calibration, commands.link, commands.novelty, commands.track, commands.report,
+    commands.evaluate, commands.bench, commands.calibration, commands.link, commands.novelty, commands.track, commands.report,
 ):  # fmt: skip
     app.command()(_command)
 

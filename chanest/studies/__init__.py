@@ -2,6 +2,7 @@
 
 STUDIES = {
     "accuracy": "chanest.studies.accuracy:AccuracyStudy",
+    "bench": "chanest.studies.bench:BenchStudy",
     "coverage": "chanest.studies.coverage:CoverageStudy",
     "link": "chanest.studies.link:LinkStudy",
     "novelty": "chanest.studies.novelty:NoveltyStudy",

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from chanest.link import ErrVar
     from chanest.scenario import Scenario
     from chanest.studies.accuracy import Sweep
-    from chanest.studies.common import ChannelStudy
+    from chanest.studies.common import DrawsStudy
 
 Name = Annotated[str, typer.Argument(help="A shipped scenario (see `chanest scenarios`) or the path of a .toml file.")]
 Estimators = Annotated[str, typer.Option("--estimators", "-e", help="all, or names with commas between.")]
@@ -23,6 +23,7 @@ Snr = Annotated[str, typer.Option("--snr", help="start:step:stop in dB, or numbe
 Channels = Annotated[int, typer.Option("--channels", help="How many test channels at each SNR.")]
 Seed = Annotated[int, typer.Option("--seed", help="Of the test draws, which no training or calibration has seen.")]
 TrainedOn = Annotated[str | None, typer.Option("--trained-on", help="Take the weights of this scenario.")]
+Swept = Annotated[str | None, typer.Option("--sweep", help="pilots=8,16,24 or chains=… or bits=…, at each SNR.")]
 
 _SWEEPS: "tuple[Sweep, ...]" = ("pilots", "chains", "bits")
 _ERR_VAR: "dict[str, tuple[ErrVar, ...]]" = {
@@ -38,7 +39,7 @@ def evaluate(
     name: Name,
     estimators: Estimators = "all",
     snr: Snr = "0:10:20",
-    sweep: Annotated[str | None, typer.Option(help="pilots=8,16,24 or chains=… or bits=…, at each SNR.")] = None,
+    sweep: Swept = None,
     channels: Channels = 1000,
     bounds: Annotated[bool, typer.Option(help="Evaluate the bounds beside the estimators.")] = True,
     trained_on: TrainedOn = None,
@@ -61,6 +62,40 @@ def evaluate(
         snr_db=parse_snr(snr), channels=channels, seed=seed, sweep=over, values=values, trained_on=lender, device=device,
     )  # fmt: skip
     _run(study, output, workers, scheduler, restart, hours, notes)
+
+
+@one_line_errors()
+def bench(
+    estimators: Estimators = "ls,lmmse,omp,sbl,nomp,gmm,gated-lmmse,universal",
+    scenarios: Annotated[
+        str, typer.Option(help="all (some of every source), or names or .toml files with commas.")
+    ] = "all",
+    snr: Snr = "0:10:20",
+    sweep: Swept = None,
+    channels: Channels = 1000,
+    trained_on: Annotated[
+        str | None, typer.Option("--trained-on", help="Lends its weights to those of the same arrays that have none.")
+    ] = None,
+    seed: Seed = 1,
+    workers: Workers = 1,
+    scheduler: Scheduler = None,
+    restart: Restart = False,
+    hours: Hours = FOREVER,
+    output: Output = None,
+) -> None:
+    """Compare estimators on channels of every source: NMSE, the gap to the best bound, the lead or loss of ours."""
+    from chanest.estimators import estimator_names
+    from chanest.studies.bench import SCENARIOS, BenchStudy
+
+    over, values = parse_sweep(sweep)
+    study = BenchStudy(
+        scenarios=tuple(scenario_of(name) for name in (SCENARIOS if scenarios == "all" else names_in(scenarios))),
+        estimators=tuple(estimator_names() if estimators == "all" else names_in(estimators)),
+        snr_db=parse_snr(snr), channels=channels, seed=seed, sweep=over, values=values,
+        trained_on=None if trained_on is None else scenario_of(trained_on),
+    )  # fmt: skip
+    study.check()
+    _run(study, output, workers, scheduler, restart, hours, study.left_out())
 
 
 @one_line_errors()
@@ -256,7 +291,7 @@ def _notes(refused: dict[str, str]) -> list[str]:
 
 
 def _run(
-    study: "ChannelStudy", output: Path | None, workers: int, scheduler: str | None, restart: bool, hours: float,
+    study: "DrawsStudy", output: Path | None, workers: int, scheduler: str | None, restart: bool, hours: float,
     notes: Sequence[str] = (),
 ) -> None:  # fmt: skip
     from chanest.studies import STUDIES

@@ -24,21 +24,14 @@ _IDENTITY = ("estimator", "scenario", "channel_hash", "frontend", "signal_length
 """What the header of a weights file says besides how it was trained."""
 
 
-class ChannelStudy(Study):
-    """A study on test draws of a scenario."""
+class DrawsStudy(Study):
+    """A study on test draws at some SNRs."""
 
     packages: ClassVar[tuple[str, ...]] = ("sionna-no-rt",)
-    heading: ClassVar[str]
-    """Of the page, after the name of the scenario."""
 
-    scenario: Scenario
     snr_db: tuple[float, ...] = (0.0, 10.0, 20.0)
     seed: int = 1
     """Of the test split, which shares no draw with what estimators were trained or tuned on, whatever the seed."""
-
-    @property
-    def problem(self) -> ChannelProblem:
-        return problem_of(self.scenario)
 
     def check(self) -> None:
         """ValueError where a field has a value that cannot be run; a subclass adds its own."""
@@ -49,11 +42,27 @@ class ChannelStudy(Study):
             if isinstance(value, tuple) and len(set(value)) < len(value):
                 raise ValueError(f"{name} must not name anything twice, got {list(value)}")
 
+    def folder(self) -> str:
+        """The name of the folder in out/ for a run that is given none."""
+        return self.name
+
+
+class ChannelStudy(DrawsStudy):
+    """A study on test draws of one scenario."""
+
+    heading: ClassVar[str]
+    """Of the page, after the name of the scenario."""
+
+    scenario: Scenario
+
+    @property
+    def problem(self) -> ChannelProblem:
+        return problem_of(self.scenario)
+
     def title(self) -> str:
         return f"{self.scenario.name}: {self.heading}"
 
     def folder(self) -> str:
-        """The name of the folder in out/ for a run that is given none."""
         return f"{self.scenario.name}_{self.name}"
 
     def cell_id(self, cell: Cell) -> str:

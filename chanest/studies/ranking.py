@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 REFERENCE = "genie-angles"
 """The bound that gaps are counted from: LMMSE with the cluster angles and orientations known, genie (b)."""
-_SYMBOLS = {"snr": "SNR", "pilots": "T", "chains": "chains", "bits": "bits"}
+SYMBOLS = {"snr": "SNR", "pilots": "T", "chains": "chains", "bits": "bits"}
+"""Of what is swept, in tables."""
 Point = tuple[float, float]
 """A value of the sweep (the SNR itself where the sweep is over it) and an SNR."""
 Entry = dict[Hashable, Any]
@@ -116,7 +117,7 @@ class Ranking:
             )
             for (name, point), row in self.rows.items()
         ]  # fmt: skip
-        symbol = _SYMBOLS[self.study.sweep]
+        symbol = SYMBOLS[self.study.sweep]
         heading = ("name", symbol, "SNR (dB)", "NMSE (dB)", "95 % interval", "mean", "median", "diverged")
         title = "NMSE as a ratio of sums, with its interval; mean and median of the ratios of the channels"
         return Table.of(title, heading, lines, detail=True)
@@ -162,7 +163,7 @@ class Ranking:
     def _headings(self, points: list[Point]) -> list[str]:
         if self.study.sweep == "snr":
             return [f"{snr:g} dB".replace("-", "−") for _, snr in points]
-        return [f"{_SYMBOLS[self.study.sweep]} {value:g}" for value, _ in points]
+        return [f"{SYMBOLS[self.study.sweep]} {value:g}" for value, _ in points]
 
 
 def _at(snr: float | None) -> str:

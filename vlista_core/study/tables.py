@@ -1,14 +1,17 @@
 """Tables of text for the terminal, Markdown and HTML alike, and how figures are written in them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
 import pandas as pd
 from rich.console import Console
+from rich.markup import escape as markup
 from rich.table import Table as RichTable
 
 Lines = Iterable[Sequence[str]]
+Marked = frozenset[tuple[int, int]]
+"""(line, column) of entries."""
 
 
 @dataclass(frozen=True)
@@ -21,12 +24,17 @@ class Table:
     """Lines at the end that are bounds; where there are some, the first line is the best."""
     detail: bool = False
     """Whether the table is for the page alone, folded."""
+    marked: Marked = frozenset()
+    """Entries in bold."""
 
     @classmethod
-    def of(cls, title: str, heading: Sequence[str], lines: Lines, *, bounds: int = 0, detail: bool = False) -> "Table":
+    def of(
+        cls, title: str, heading: Sequence[str], lines: Lines, *, bounds: int = 0, detail: bool = False,
+        marked: Marked = frozenset(),
+    ) -> "Table":  # fmt: skip
         """A table from its lines."""
         frame = pd.DataFrame([list(line) for line in lines], columns=list(heading), dtype=object)
-        return cls(title, frame, bounds, detail)
+        return cls(title, frame, bounds, detail, marked)
 
     @property
     def heading(self) -> tuple[str, ...]:
@@ -41,20 +49,32 @@ class Table:
     def markdown(self) -> str:
         """The table in Markdown, its title above it."""
         rule = ["---", *("---:" for _ in self.heading[1:])]
-        lines = [self.heading, rule, *self.lines]
+        lines = [self.heading, rule, *self._shown("**{}**")]
         return "\n".join([f"**{self.title}**", "", *("| " + " | ".join(line) + " |" for line in lines), ""])
 
     def html(self) -> str:
         """The table in HTML; it scrolls sideways where it is too wide."""
 
         def row(line: Sequence[str], tag: str) -> str:
-            return "".join(f"<{tag}>{escape(text)}</{tag}>" for text in line)
+            return "".join(f"<{tag}>{text}</{tag}>" for text in line)
 
-        head = f"<thead><tr>{row(self.heading, 'th')}</tr></thead>" if any(self.heading) else ""
+        heading = row([escape(text) for text in self.heading], "th")
+        head = f"<thead><tr>{heading}</tr></thead>" if any(self.heading) else ""
+        lines = self._shown("<strong>{}</strong>", escape)
         looks = (f' class="{kind}"' if kind else "" for kind in self._kinds())
-        body = "\n".join(f"<tr{look}>{row(line, 'td')}</tr>" for look, line in zip(looks, self.lines, strict=True))
+        body = "\n".join(f"<tr{look}>{row(line, 'td')}</tr>" for look, line in zip(looks, lines, strict=True))
         title = f"<caption>{escape(self.title)}</caption>"
         return f'<div class="wide"><table>{title}{head}<tbody>\n{body}\n</tbody></table></div>'
+
+    def _shown(self, bold: str, escaped: Callable[[str], str] = str) -> list[tuple[str, ...]]:
+        """The text of each line, escaped, what is marked in the form `bold`."""
+        return [
+            tuple(
+                bold.format(escaped(text)) if (row, column) in self.marked else escaped(text)
+                for column, text in enumerate(line)
+            )
+            for row, line in enumerate(self.lines)
+        ]
 
     def _kinds(self) -> list[str]:
         """What each line is: "best", "bound" or ""."""
@@ -67,7 +87,7 @@ class Table:
         for number, text in enumerate(self.heading[:columns]):
             shown.add_column(text, justify="right" if number else "left", no_wrap=number > 0, overflow="fold")
         styles = {"best": "bold", "bound": "dim", "": None}
-        for kind, line in zip(self._kinds(), self.lines, strict=True):
+        for kind, line in zip(self._kinds(), self._shown("[bold]{}[/bold]", markup), strict=True):
             shown.add_row(*line[:columns], style=styles[kind])
         return shown
 
