@@ -1,4 +1,4 @@
-"""Universal: powers on grids of directions, paths off the grid, and the guard of the estimators that know one kind of channel."""
+"""Universal: powers on grids of directions, paths off the grid, and the guard of estimators that know one kind of channel."""
 
 from __future__ import annotations
 

@@ -1,0 +1,138 @@
+"""Paths on their way to more evidence: powers by MacKay's fixed point, directions by Gauss–Newton, in whitened columns."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from chanest.covariances.offgrid import Paths
+from vlista_core.estimate import Measurement
+from vlista_core.linalg import cholesky
+from vlista_core.prox import squared_modulus
+
+_DAMPING, _EASIER, _HARDER = 0.1, 0.3, 5.0
+"""Of Gauss–Newton: at first, after a step that was taken, after one that was not."""
+_WORTH = 0.01
+"""Nats that a step must gain: less is within the rounding of an evidence."""
+_LEAST_USED = 1e-3
+_LARGEST = 1e3
+AXES = 4
+"""Columns and rows of the transmitter, columns and rows of the receiver."""
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """Gains of the paths given y, and how well they explain it, for columns that are whitened by the rest of the model."""
+
+    evidence: Tensor
+    """Up to log det of the rest: [batch]."""
+    gains: Tensor
+    """Posterior means: [batch, paths, pol]."""
+    scaled: Tensor
+    """√P times the columns, as rows: [batch, paths·pol, m]."""
+    factor: Tensor
+    """Of I + scaled scaledᴴ: [batch, paths·pol, paths·pol]."""
+
+
+class PathSearch:
+    """Paths of a batch on their way to more evidence."""
+
+    def __init__(self, measured: Measurement, factor: Tensor, paths: Paths, powers: Tensor, found: Tensor) -> None:
+        """factor: L of the model without the paths; powers: [batch, paths, pol]; found: which paths there are."""
+        self.phi, self.factor, self.found = measured.phi, factor, found
+        self.y = self._white(measured.y[:, None])[:, 0]
+        self.paths, self.powers = paths, powers
+        self.columns = self._columns(paths)
+        self.now = self._fit(self.columns[:, 0], powers)
+        self.damping = torch.full_like(self.now.evidence, _DAMPING)
+
+    def improve(self, furthest: Tensor) -> None:
+        """One step of the powers, then one of the directions, each where it helps. furthest: a step at the most, [4]."""
+        powers = self._mackay()
+        tried = self._fit(self.columns[:, 0], powers)
+        self._take(tried.evidence > self.now.evidence + _WORTH, tried, powers=powers)
+        paths = self.paths.moved(self._gauss_newton(furthest))
+        columns = self._columns(paths)
+        tried = self._fit(columns[:, 0], self.powers)
+        better = tried.evidence > self.now.evidence + _WORTH
+        self._take(better, tried, paths=paths, columns=columns)
+        self.damping = self.damping * torch.where(better, _EASIER, _HARDER)
+
+    def unexplained(self) -> Tensor:
+        """C⁻¹y of the whole model: [batch, m]."""
+        left = self.y - torch.einsum("bkc,bkcm->bm", self.now.gains, self.columns[:, 0])
+        solved: Tensor = torch.linalg.solve_triangular(self.factor.mH, left[:, :, None], upper=True)
+        return solved[:, :, 0]
+
+    def _mackay(self) -> Tensor:
+        """P ← |E x|²/(1 - Var x/P)."""
+        left = torch.cholesky_inverse(self.now.factor).diagonal(dim1=1, dim2=2).real.reshape(self.powers.shape)
+        powers = squared_modulus(self.now.gains) / (1.0 - left).clamp_min(_LEAST_USED)
+        return powers.clamp_max(_LARGEST) * self.found[:, :, None]
+
+    def _gauss_newton(self, furthest: Tensor) -> Tensor:
+        """Steps of the phases with the gains projected out: [batch, 4, paths]."""
+        now, (batch, paths) = self.now, self.found.shape
+        slopes = torch.einsum("bkc,bakcm->bakm", now.gains, self.columns[:, 1:]).flatten(1, 2)
+        left = self.y - torch.einsum("bkc,bkcm->bm", now.gains, self.columns[:, 0])
+        inside = torch.cholesky_solve(now.scaled.conj() @ slopes.mT, now.factor)
+        curvature = ((slopes - inside.mT @ now.scaled).conj() @ slopes.mT).real
+        slope = (slopes.conj() @ left[:, :, None])[:, :, 0].real
+        free = self.found[:, None, :] & (furthest > 0)[None, :, None]
+        free = free.flatten(1)
+        curvature = torch.where(free[:, :, None] & free[:, None, :], curvature, 0.0)
+        own = curvature.diagonal(dim1=1, dim2=2)
+        curvature = curvature + torch.diag_embed(self.damping[:, None] * own + 1.0)
+        step = torch.cholesky_solve((slope * free)[:, :, None], cholesky(curvature))[:, :, 0]
+        limit = furthest[None, :, None]
+        return step.reshape(batch, AXES, paths).clamp(-limit, limit)
+
+    def _fit(self, columns: Tensor, powers: Tensor) -> Fit:
+        """columns: whitened, [batch, paths, pol, m]."""
+        root = powers.sqrt()
+        scaled = (root[..., None] * columns).flatten(1, 2)
+        identity = torch.eye(scaled.shape[1], dtype=scaled.dtype, device=scaled.device)
+        factor = cholesky(scaled.conj() @ scaled.mT + identity)
+        matched = (scaled.conj() @ self.y[:, :, None])[:, :, 0]
+        solved = torch.cholesky_solve(matched[:, :, None], factor)[:, :, 0]
+        misfit = squared_modulus(self.y).sum(1) - (matched.conj() * solved).real.sum(1)
+        volume = 2 * factor.diagonal(dim1=1, dim2=2).real.log().sum(1)
+        return Fit(-(misfit + volume), root * solved.reshape(powers.shape), scaled, factor)
+
+    def _columns(self, paths: Paths) -> Tensor:
+        """Whitened, with slopes: [batch, 5, paths, pol, m]."""
+        columns = paths.columns(self.phi, slopes=True)
+        return self._white(columns.flatten(1, 3)).reshape(columns.shape)
+
+    def _white(self, rows: Tensor) -> Tensor:
+        """L⁻¹ times every row: [batch, k, m]."""
+        white: Tensor = torch.linalg.solve_triangular(self.factor, rows.mT, upper=False)
+        return white.mT
+
+    def _take(
+        self,
+        better: Tensor,
+        tried: Fit,
+        *,
+        powers: Tensor | None = None,
+        paths: Paths | None = None,
+        columns: Tensor | None = None,
+    ) -> None:
+        """Take what was tried for the samples where it is better: [batch] bool."""
+
+        def chosen(new: Tensor, old: Tensor) -> Tensor:
+            return torch.where(better.reshape(-1, *[1] * (old.ndim - 1)), new, old)
+
+        names = ("evidence", "gains", "scaled", "factor")
+        self.now = Fit(*(chosen(getattr(tried, name), getattr(self.now, name)) for name in names))
+        if powers is not None:
+            self.powers = chosen(powers, self.powers)
+        if columns is not None:
+            self.columns = chosen(columns, self.columns)
+        if paths is not None:
+            departing, arriving = paths.departing, paths.arriving
+            self.paths = replace(
+                self.paths,
+                departing=chosen(departing, self.paths.departing),
+                arriving=chosen(arriving, self.paths.arriving),
+            )
