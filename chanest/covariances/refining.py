@@ -23,12 +23,12 @@ from vlista_core.prox import squared_modulus
 
 _DETERMINED, _WEAKEST = 0.5, 1e-4
 """A peak is a path from so much of p·q on, and from that share of all powers on."""
-_LEFT = 0.02
+_LEFT = 0.05
 """Share of the grid's powers around a path that stays on the grid."""
 _ROUNDS_AFTER = 3
 """Of the improvement after a path was added."""
-_HOPELESS = 5.0
-"""A refined model with so much less evidence than the grid alone, in nats, is not worked on any further."""
+_FEW, _HOPELESS = 4, 5.0
+"""A model of more paths than that and with so much less evidence than the grid alone, in nats, is not worked on any further."""
 _SEEN = 1e-3
 """A direction of which the beams see less, as a share of the best seen one, gets no path."""
 _SHRINKING = 2.0
@@ -115,7 +115,8 @@ def refine(
     around = _around(index, found, prior.grid)
     rest = replace(prior, powers=torch.where(around, _LEFT * prior.powers, prior.powers))
     taken = _taken(rest, measured, index, powers, found, rounds=rounds)
-    promising = (taken.log_evidence > log_evidence - _HOPELESS) & (taken.count > 0)
+    hopeful = (taken.count <= _FEW) | (taken.log_evidence > log_evidence - _HOPELESS)
+    promising = hopeful & (taken.count > 0)
     for _ in range(0 if promising.is_meta else additions):
         some = promising.nonzero()[:, 0]
         if not len(some):

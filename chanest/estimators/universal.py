@@ -57,6 +57,8 @@ class Universal(ChannelEstimator):
         self.price = nn.Parameter(torch.tensor([1.0, 1.0, 1.0]))
         """Of a path: in all, for each axis along which it has a direction, for each pair of polarisations; in nats."""
         self.steepness = nn.Parameter(torch.tensor(0.5))
+        self.doubt: Tensor = nn.Buffer(torch.ones(2))
+        """Factors of the variances of the grid alone and with paths: powers that were fitted to y explain too much."""
 
     @classmethod
     def build(cls, problem: ChannelProblem) -> Self:
@@ -92,8 +94,7 @@ class Universal(ChannelEstimator):
 
     def weight(self, grid: Look, refined: Refined) -> Tensor:
         """Of the model with paths off the grid, by its evidence less their price: [batch, 1]."""
-        axes = sum(size > 1 for size in (self.rx.columns, self.rx.rows, self.tx.columns, self.tx.rows))
-        price = self.price[0] + axes * self.price[1] + len(self.rx.slants) * len(self.tx.slants) * self.price[2]
+        price = self.price[0] + self._axes * self.price[1] + self._polarisations * self.price[2]
         gain = refined.log_evidence - grid.posterior.log_evidence - price * refined.count
         weight = torch.sigmoid(nn.functional.softplus(self.steepness) * gain)
         return torch.where(refined.count > 0, weight, 0.0)[:, None]
@@ -108,12 +109,36 @@ class Universal(ChannelEstimator):
     def spread(self, measured: Measurement, found: Estimate, probes: LinearMap | None) -> Tensor:
         """The variance of the mixture: of each model about its mean, and of the means."""
         answer = self.answer(measured)
-        grid = condition(answer.grid.prior, answer.measured, probes)
-        refined = condition(answer.refined.prior, answer.measured, probes)
-        weight = answer.weight
-        apart = squared_modulus(refined.mean - grid.mean) * weight * (1.0 - weight)
-        variance = (1.0 - weight) * grid.variance + weight * refined.variance + apart
-        return answer.unit.square()[:, None] * variance
+        alone, with_paths = (
+            doubt * each for doubt, each in zip(self.doubt, self.variances(answer, probes), strict=True)
+        )
+        weight, grid, refined = answer.weight, answer.grid.posterior.mean, answer.refined.mean
+        apart = refined - grid if probes is None else probes.apply(refined - grid)
+        variance = (1.0 - weight) * alone + weight * with_paths + weight * (1.0 - weight) * squared_modulus(apart)
+        in_units_of_y: Tensor = answer.unit.square()[:, None] * variance
+        return in_units_of_y
+
+    def variances(self, answer: Answer, probes: LinearMap | None = None) -> tuple[Tensor, Tensor]:
+        """Of the grid alone and with paths, in units of y, before doubt: [batch, n or p] each.
+
+        What paths add to the variance is that of their gains. Their directions are as uncertain: one number along each axis to
+        two of each gain, so that it counts that much more.
+        """
+        inside, prior = answer.measured, answer.refined.prior
+        grid, refined = condition(answer.grid.prior, inside, probes), condition(prior, inside, probes)
+        rest = condition(prior.grid, inside, probes).variance
+        more = 1.0 + self._axes / (2 * self._polarisations)
+        return grid.variance, rest + more * (refined.variance - rest).clamp_min(0.0)
+
+    @property
+    def _axes(self) -> int:
+        """Along which a path has a direction."""
+        return sum(size > 1 for size in (self.rx.columns, self.rx.rows, self.tx.columns, self.tx.rows))
+
+    @property
+    def _polarisations(self) -> int:
+        """Pairs of them."""
+        return len(self.rx.slants) * len(self.tx.slants)
 
     def fit(self, problem: ChannelProblem, plan: Fit) -> dict[str, Json]:
         """Train on the broad family and on many arrays; `problem` only validates. See `chanest.networks.universal_training`."""

@@ -48,6 +48,8 @@ _LAYERS, _PRICES = 0.9, 1.0
 _LARGE_SHARES = (0.1, 0.6)
 """Of batches with large arrays, at the beginning and at the end."""
 _VALIDATED = 200
+_DOUBT_BATCHES, _LARGEST_RATIO = 8, 10.0
+"""Of the fit of `doubt`: batches, and the largest ratio of an error to its variance that counts."""
 _BEAMS: tuple[BeamKind, ...] = ("quantised", "phases", "gaussian", "dft")
 
 
@@ -130,6 +132,8 @@ def fit_universal(estimator: "Universal", problem: ChannelProblem, plan: Fit) ->
     steps = descend(optimizer, layers_loss, clock, "layers", until=_LAYERS, longest_gradient=1.0)
     priced = torch.optim.Adam([estimator.price, estimator.steepness], _PRICE_RATE)
     more = descend(priced, price_loss, clock, "prices of paths", until=_PRICES, longest_gradient=1.0)
+    doubts = [variance_ratios(estimator, draws.draw(next(numbers), large=0.3)) for _ in range(_DOUBT_BATCHES)]
+    set_doubt(estimator, torch.cat(doubts))
     estimator.for_problem(problem).eval()
     facts: dict[str, Json] = {"steps": [steps, more], "batch_size": _BATCH, "rate": _RATE, "trained_on": "clusters"}
     return {**facts, **estimator.validation(problem, plan, _VALIDATED)}
@@ -144,6 +148,34 @@ def mixture_loss(estimator: "Universal", drawn: Drawn) -> Tensor:
     mean = grid + estimator.weight(answer.grid, answer.refined) * (refined - grid)
     wrong = squared_modulus(mean - drawn.signal).sum(1) / squared_modulus(drawn.signal).sum(1)
     return torch.log(wrong + _LEAST_ERROR).mean()
+
+
+@torch.no_grad()
+def variance_ratios(estimator: "Universal", drawn: Drawn) -> Tensor:
+    """Squared error over variance of both models, and the weight of the one with paths: [batch, 3]."""
+    estimator.rx, estimator.tx = drawn.rx, drawn.tx
+    answer = estimator.answer(drawn.measured)
+    signal = drawn.signal / answer.unit[:, None]
+    means = answer.grid.posterior.mean, answer.refined.mean
+    ratios = [
+        squared_modulus(mean - signal).mean(1) / variance.mean(1).clamp_min(1e-30)
+        for mean, variance in zip(means, estimator.variances(answer), strict=True)
+    ]
+    return torch.stack([*ratios, answer.weight[:, 0]], 1)
+
+
+def set_doubt(estimator: "Universal", ratios: Tensor) -> None:
+    """Let the variances be right, by the mean of logarithms, where a model has the word. ratios: [samples, 3].
+
+    The mean of the ratios themselves would be that of the few samples that fail.
+    """
+    weight = ratios[:, 2]
+    chosen = ratios[weight < 0.5, 0], ratios[weight >= 0.5, 1]
+    for place, values in enumerate(chosen):
+        if len(values):
+            estimator.doubt[place] = (
+                values.clamp(1.0 / _LARGEST_RATIO, _LARGEST_RATIO).log().mean().exp().clamp_min(1.0)
+            )
 
 
 def loss(network: UniversalNetwork, drawn: Drawn) -> Tensor:

@@ -46,7 +46,7 @@ LOOKS = {
     "vlista": Look(_BLUE, "P", DOTTED),
     "atom-lmmse": Look(_BLUE, "o", strong=True),
     "gated-lmmse": Look("#00365c", "*", strong=True),
-    "universal": Look("#a3005c", "*", strong=True),
+    "universal": Look("#a3005c", "*", DOTTED, strong=True),
 }
 """How the registered estimators are drawn in every figure."""
 _OWN = (Look(_RED, "X", strong=True), Look("#7a0046", "$+$", MIXED, strong=True))

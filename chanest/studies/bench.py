@@ -181,7 +181,7 @@ def best_bound(problem: ChannelProblem) -> tuple[str, ...]:
 def different_channels(problem: ChannelProblem) -> int | None:
     """How many different test channels a source has; None for as many as are asked for."""
     source = problem.source
-    return source.count("test") * source.snapshots if isinstance(source, RtSource) else None
+    return source.count("test") * source.snapshots if isinstance(source, RtSource) else source.available("test")
 
 
 def _suits(part: AccuracyStudy, value: float) -> bool:
