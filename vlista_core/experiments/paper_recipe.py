@@ -5,11 +5,14 @@ decay 5e-4; batches of 128; a tenth of the rates whenever the loss stops improvi
 layers; the paper's augmentation; the mean of VLISTA's posterior from its network alone; its ELBO with a weight of 1e-3 on the
 divergences; dictionaries drawn from the posterior at inference.
 
-Ours: dictionaries start as Gaussian matrices with atoms of unit norm on average, steps and thresholds at the best of a grid on
-training images (`start_from`); fresh draws for ever; a plateau is `PATIENCE` validations without a new best, and training ends
-at the one after the second drop, or at a cap that the row names; the weights with the best validation loss are kept. DLISTA's
-steps and thresholds count as reconstruction. VLISTA: one draw of the dictionaries per sample and step, δ = 0.05, the
-conditional prior evaluated for one sample in sixteen. The printed parameters come to a width of 32 of that prior; ours is 8:
+Ours: the mean of the squared error is over images, not over their pixels too. Adam does not mind the factor n, but it adds the
+weight decay to the gradients before it scales them: divided by n they are smaller than the decay, which then decides alone, and
+DLISTA ends below LISTA (docs/notes/what-a-dlista-adapts-to.md). LISTA, of whose training nothing is printed, learns at 1e-3:
+at 1e-2 its free matrices are noise after a few steps. Dictionaries start as Gaussian matrices with atoms of unit norm on
+average, steps and thresholds at the best of a grid on training images (`start_from`); fresh draws for ever; a plateau is
+`PATIENCE` validations without a new best, and training ends at the one after the second drop, or at a cap that the row names;
+the weights with the best validation loss are kept. DLISTA's steps and thresholds count as reconstruction. VLISTA: one draw of
+the dictionaries per sample and step, δ = 0.05, the conditional prior evaluated for one sample in sixteen. The printed parameters come to a width of 32 of that prior; ours is 8:
 evaluated rarely, a wide one teaches the posterior little but noise; evaluated often, it takes most of the time.
 """
 
@@ -34,12 +37,16 @@ from vlista_core.training import Trainer, TrainingResult
 
 LAYERS = 3
 RECONSTRUCTION, AUGMENTATION, VARIATIONAL, WEIGHT_DECAY = 1e-2, 1e-3, 1e-3, 5e-4
+FREE = 1e-3
+"""Rate of LISTA."""
 PATIENCE, DROPS = 4, 2
 PRIOR_SHARE = 16
 NOISE, DEVIATION = 0.05, 0.01
 """Of VLISTA: δ of the likelihood, and where the deviations of the posterior start."""
-CAPS = {"lista": (2000, 2000), "dlista": (2000, 2000), "a-dlista": (2000, 1500), "vlista": (300, 300)}
+CAPS = {"lista": (6000, 3000), "dlista": (4000, 3000), "a-dlista": (3000, 1000), "vlista": (300, 300)}
 """Most steps, by network: at half size and at full size."""
+_SELDOM, _OFTEN = 50, 20
+"""Steps between validations; the second where a step takes seconds."""
 NETWORKS = (*CAPS, "vlista-constant")
 PRIOR_WIDTH = 8
 """Of VLISTA's conditional prior."""
@@ -55,7 +62,8 @@ def recipe_for(name: str, problem: ImageProblem) -> "PaperRecipe":
     """The paper's recipe for one of its networks."""
     name, large = name.removesuffix("-constant"), problem.signal_length > _HALF
     if name != "vlista":
-        return PaperRecipe(CAPS[name][large])
+        slow = large and name == "a-dlista"
+        return PaperRecipe(CAPS[name][large], validate_every=_OFTEN if slow else _SELDOM)
     dictionaries = 128 * problem.signal_length**2
     slices = min(128, 2 ** math.ceil(math.log2(max(1.0, dictionaries / _ENTRIES))))
     return PaperRecipe(CAPS[name][large], slices=slices, validate_every=25, validation_samples=64)
@@ -67,7 +75,7 @@ class PaperRecipe(Recipe[ImageProblem]):
 
     rate: float = RECONSTRUCTION
     sharing: int = 1
-    validate_every: int = 50
+    validate_every: int = _SELDOM
     until_plateau: bool = True
     """End at the plateau after the last drop; otherwise all steps are done."""
 
@@ -98,11 +106,15 @@ class PaperTraining(nn.Module, Estimator):
         return self.network.estimate(y, phi, noise_var)
 
     def training_loss(self, batch: Batch, *, generator: torch.Generator) -> Tensor:
-        return self.network.training_loss(batch, generator=generator)
+        """VLISTA's is that of an image; the squared error of the others is divided by n, which is taken back here."""
+        loss = self.network.training_loss(batch, generator=generator)
+        return loss if isinstance(self.network, VLISTA) else loss * batch.signal.shape[1]
 
     def parameter_groups(self) -> list[dict[str, object]]:
         if isinstance(self.network, VLISTA):
             return [{"name": "all", "params": list(self.network.parameters()), "lr": VARIATIONAL}]
+        if isinstance(self.network, LISTA):
+            return [{"name": "all", "params": list(self.network.parameters()), "lr": FREE}]
         named = list(self.network.named_parameters())
         apart = [value for name, value in named if name.startswith("augmentation.")]
         rest = [value for name, value in named if not name.startswith("augmentation.")]
