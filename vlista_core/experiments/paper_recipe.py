@@ -12,7 +12,8 @@ at 1e-2 its free matrices are noise after a few steps. Dictionaries start as Gau
 average, steps and thresholds at the best of a grid on training images (`start_from`); fresh draws for ever; a plateau is
 `PATIENCE` validations without a new best, and training ends at the one after the second drop, or at a cap that the row names;
 the weights with the best validation loss are kept. DLISTA's steps and thresholds count as reconstruction. VLISTA: one draw of
-the dictionaries per sample and step, δ = 0.05, the conditional prior evaluated for one sample in sixteen. The printed parameters come to a width of 32 of that prior; ours is 8:
+the dictionaries per sample and step, δ such that doubt may be a tenth of the squared error with which training starts, the
+conditional prior evaluated for one sample in sixteen. The printed parameters come to a width of 32 of that prior; ours is 8:
 evaluated rarely, a wide one teaches the posterior little but noise; evaluated often, it takes most of the time.
 """
 
@@ -41,11 +42,11 @@ FREE = 1e-3
 """Rate of LISTA."""
 PATIENCE, DROPS = 4, 2
 PRIOR_SHARE = 16
-NOISE, DEVIATION = 0.05, 0.01
-"""Of VLISTA: δ of the likelihood, and where the deviations of the posterior start."""
-CAPS = {"lista": (6000, 3000), "dlista": (4000, 3000), "a-dlista": (3000, 1000), "vlista": (300, 300)}
+DOUBT = 0.1
+"""Of VLISTA: the share of the error that its doubt may be, which sets δ."""
+CAPS = {"lista": (4000, 1500), "dlista": (4000, 1500), "a-dlista": (2000, 400), "vlista": (120, 80)}
 """Most steps, by network: at half size and at full size."""
-_SELDOM, _OFTEN = 50, 20
+_SELDOM, _OFTEN = 50, 10
 """Steps between validations; the second where a step takes seconds."""
 NETWORKS = (*CAPS, "vlista-constant")
 PRIOR_WIDTH = 8
@@ -66,7 +67,7 @@ def recipe_for(name: str, problem: ImageProblem) -> "PaperRecipe":
         return PaperRecipe(CAPS[name][large], validate_every=_OFTEN if slow else _SELDOM)
     dictionaries = 128 * problem.signal_length**2
     slices = min(128, 2 ** math.ceil(math.log2(max(1.0, dictionaries / _ENTRIES))))
-    return PaperRecipe(CAPS[name][large], slices=slices, validate_every=25, validation_samples=64)
+    return PaperRecipe(CAPS[name][large], slices=slices, validate_every=_OFTEN, validation_samples=64)
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ class PaperRecipe(Recipe[ImageProblem]):
         return {
             "name": "paper", "sharing": self.sharing, "validate_every": self.validate_every,
             "validation_samples": self.validation_samples, "patience": PATIENCE, "drops": DROPS, "cap": self.steps,
-            **({"prior_width": PRIOR_WIDTH, "delta": NOISE} if self.slices > 1 else {}),
+            **({"prior_width": PRIOR_WIDTH, "doubt": DOUBT} if self.slices > 1 else {}),
         }  # fmt: skip
 
 
@@ -183,7 +184,7 @@ def build(name: str, problem: ImageProblem, seed: int) -> UnfoldedModel:
             model = ADLISTA(psi, layers=LAYERS, augmentation="paper", generator=generator)
         case "vlista" | "vlista-constant":
             model = VLISTA(
-                psi, m, layers=LAYERS, noise=NOISE, deviation=DEVIATION, prior_width=PRIOR_WIDTH,
+                psi, m, layers=LAYERS, doubt=DOUBT, prior_width=PRIOR_WIDTH,
                 prior_share=PRIOR_SHARE, constant=name == "vlista-constant", generator=generator,
             )  # fmt: skip
         case _:
