@@ -264,7 +264,7 @@ class Mnist(ImageTable, images="mnist"):
 class Cifar10(ImageTable, images="cifar10"):
     """CIFAR-10 with a Φ for each image."""
 
-    at_half_size: ClassVar[dict[str, Any]] = {"measurements": (25,), "repeated": 25}
+    at_half_size: ClassVar[dict[str, Any]] = {"measurements": (25,), "repeated": 25, "seeds": 1}
 
 
 class MnistFixed(ImageTable, images="mnist", fixed=True):

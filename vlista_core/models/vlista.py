@@ -7,8 +7,9 @@ Images have no true code, so the likelihood acts on the signal. The prior is not
 The paper leaves open and we chose: all networks start as `start_from` says; the divergence from the conditional prior may be
 estimated from some samples of a batch, without bias, because the prior costs more than all else. δ is a hyperparameter of the
 training, as printed: it says what doubt costs. With the weight w on the divergence and deviations at their best, doubt adds
-about wnδ² to the squared error of a pixel, so `doubt`, the share of the error that it may be, sets δ. What is left of the error when training is over is another number, which
-`fit_spread` takes from validation draws; the intervals of an estimate have both, the doubt and the rest.
+about wnδ² to the squared error of a pixel, so `doubt`, the share of the error that it may be, sets δ. What is left of the error
+when training is over is another number, which `fit_spread` takes from validation draws; the intervals of an estimate have both,
+the doubt and the rest.
 """
 
 import math
@@ -92,7 +93,8 @@ class VLISTA(UnfoldedModel):
         generator: torch.Generator | None = None,
     ) -> None:
         """dictionary: where the decoder D [n, b] starts; measurements: m; noise: δ of the likelihood; doubt: the share
-        of the error that doubt may be, from which `start_from` sets δ and the first deviation; draws: Monte Carlo samples of the ELBO; prior_share: one of so many samples of a batch estimates the divergence from the conditional prior;
+        of the error that doubt may be, from which `start_from` sets δ and the first deviation; draws: Monte Carlo samples of
+        the ELBO; prior_share: one of so many samples of a batch estimates the divergence from the conditional prior;
         family: of the distributions, a name in FAMILIES; deviation: where the posterior's deviations start; constant: one
         learned deviation for all, the control; step, threshold: as in ADLISTA."""
         super().__init__(layers, dictionary.dtype, measurements=measurements, length=dictionary.shape[0])
@@ -156,7 +158,7 @@ class VLISTA(UnfoldedModel):
         """Let the deviations start a little above those with the best bound, with N(0, 1) for every prior.
 
         Descent moves all of them alike by the same weights that set them apart: on the way up from a start below the best these
-        fade, and deviations become alike; on the way down they grow. docs/notes/what-vlista-learns-on-images.md has the figures.
+        fade, and deviations become alike; on the way down they grow (docs/notes/what-vlista-learns-on-images.md).
         """
         draws = [self.draw_noise(len(batch), generator)]
         draws.append([-each for each in draws[0]])
