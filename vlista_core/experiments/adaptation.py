@@ -50,7 +50,7 @@ class Adaptation(ImageExperiment):
     models: tuple[str, ...] = ("dlista", "a-dlista")
     measurements: int = 100
     seeds: int = 3
-    steps: int = 1000
+    steps: int = 1500
     test_images: int = 1000
 
     def cells(self) -> list[Cell]:
