@@ -26,7 +26,7 @@ _CODE_SHARE, _LEAST_SIZE = 0.3, 1e-12
 """What the size of a code takes from the features at the start, and the least one that is divided by."""
 _SMOOTHING = 0.25
 """Weight with which a doubling of kernel 4 takes the mean of the four inputs that it sees."""
-_BOTTLENECK, _SIZE_SHARE, _RAW_SPREAD = 0.1, 3.0, 0.25
+_BOTTLENECK, _SIZE_SHARE, _RAW_SPREAD = 0.1, 3.0, 0.32
 """Where `Posterior.start_from` starts: the factor of the bottleneck's weights, what the size of y adds to its biases, and the
 spread of the raw map of deviations."""
 
@@ -219,7 +219,7 @@ class Posterior(DictionaryDecoders):
         everything else. The decoder of the mean starts blind to what its features have in common, so that samples share a
         dictionary at first; its last layer is scaled so that the atoms have unit norms on average. The decoder of the
         deviations starts as means over neighbours with a negative last layer: it sees what features have in common, and the
-        error that a deviation makes grows with y, so that deviations start to fall with it; their raw map spreads by a quarter.
+        error that a deviation makes grows with y, so that deviations start to fall with it; their raw map spreads by a third.
         `follow` adds the size of codes.
         """
         code = y.new_zeros(len(y), self.atoms)

@@ -36,7 +36,9 @@ _CACHED = 2**20
 _FEW, _THRESHOLD = 64, 1e-3
 """Of `start_from`: samples that scale the posterior, and the threshold in units of a step's root mean square."""
 _TRIED, _RATIO, _MOST_TRIES = 16, 1.25, 40
-"""Of the search of the first deviation: samples, the ratio of one to the next and of the start to the best, most trials."""
+"""Of the search of the first deviation: samples, the ratio of one to the next, and how many at most."""
+_ABOVE, _ABOVE_CONSTANT = 1.5, 1.25
+"""The first deviation over the best one. The bound drives deviations up in time; a constant one, a single number, is slow."""
 _RIDGES = (1e-4, 1e-3, 1e-2, 1e-1)
 """What `start_from` tries, in units of the mean power of a code."""
 _PIECES = 16
@@ -108,7 +110,7 @@ class VLISTA(UnfoldedModel):
         self.forms_product = augmentation == "paper"
         self.anchored, self.draws, self.prior_share, self.deviation = anchored, draws, prior_share, deviation
         self.divergence_weight = divergence_weight
-        self.doubt = doubt
+        self.doubt, self.constant = doubt, constant
         self.noise: Tensor
         self.register_buffer("noise", torch.tensor(float(noise)))
         self.spread: Tensor
@@ -180,7 +182,7 @@ class VLISTA(UnfoldedModel):
                 if (found := bound(best * ratio)) <= reached:
                     break
                 best, reached = best * ratio, found
-        self.posterior.move_deviation(self.deviation, best * _RATIO)
+        self.posterior.move_deviation(self.deviation, best * (_ABOVE_CONSTANT if self.constant else _ABOVE))
 
     @torch.no_grad()
     def fit_spread(self, batch: Batch, *, n_samples: int = 16) -> None:
