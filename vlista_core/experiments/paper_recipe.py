@@ -44,7 +44,7 @@ PATIENCE, DROPS = 4, 2
 PRIOR_SHARE = 16
 DOUBT = 0.1
 """Of VLISTA: the share of the error that its doubt may be, which sets δ."""
-CAPS = {"lista": (3000, 800), "dlista": (3000, 800), "a-dlista": (1500, 120), "vlista": (80, 50)}
+CAPS = {"lista": (2000, 800), "dlista": (2000, 800), "a-dlista": (800, 80), "vlista": (80, 30)}
 """Most steps, by network: at half size and at full size."""
 _SELDOM, _OFTEN = 50, 10
 """Steps between validations; the second where a step takes seconds."""
