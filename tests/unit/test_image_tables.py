@@ -118,6 +118,25 @@ def test_the_papers_recipe_has_its_rates_and_a_matrix_for_every_image() -> None:
     assert (network.layers, network.loss) == (3, "mse")
 
 
+def test_the_papers_squared_error_is_a_mean_over_images_and_lista_learns_at_its_own_rate() -> None:
+    problem = ImageProblem(data=_toy(), rows=40, centred=True, sharing=1)
+    batch = problem.sample(8, seed=0, split="train")
+    for name in ("lista", "dlista"):
+        network = paper_recipe.build(name, problem, 0)
+        training = paper_recipe.PaperTraining(network)
+        signal = network.estimate(batch.y, batch.phi, batch.noise_var).signal
+        expected = (signal - batch.signal).square().sum(1).mean()
+        assert training.training_loss(batch, generator=torch.Generator()).item() == pytest.approx(
+            float(expected), rel=1e-5
+        )
+        assert {group["lr"] for group in training.parameter_groups()} == {1e-3 if name == "lista" else 1e-2}
+
+
+@pytest.mark.usefixtures("short")
+def test_a_cell_of_the_papers_recipe_says_nothing_of_the_time_to_the_printed_figure(tmp_path: Path) -> None:
+    assert "seconds_to_printed" not in _run(VARYING, "dlista", "paper", tmp_path, m=100)
+
+
 def test_images_of_half_size_are_means_of_four_pixels() -> None:
     data = _toy()
     half = data.halved()
