@@ -217,7 +217,9 @@ def test_vlista_is_compared_with_its_control_image_by_image_and_split_by_split()
 
     detection = OutOfDistribution()
     records = [
-        _record(detection, {"scores": {"variance": {"auroc": {"noiseless": [value, 0.0, 1.0]}}}}, model=model, seed=seed)
+        _record(
+            detection, {"scores": {"variance": {"auroc": {"noiseless": [value, 0.0, 1.0]}}}}, model=model, seed=seed
+        )
         for model, each in values.items()
         for seed, value in enumerate(each)
     ]

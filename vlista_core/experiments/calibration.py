@@ -131,7 +131,7 @@ class Calibration(ImageExperiment):
             error = number(cell.get(f"{form}.calibration_error"), ".3f", diverged=cell.get("diverged"))
             width = number(cell.get(f"{form}.width"), ".3f")
             rms = number(cell.get("rms_error"), ".3f")
-            likelihood = number(cell.get(f"{form}.log_likelihood"), ".3f")
+            likelihood = number(cell.get(f"{form}.log_likelihood"), ".4g")
             return [model, _FORMS[form], error, *shares, width, likelihood, number(factor, ".3g"), rms]
 
         heading = (
@@ -140,7 +140,7 @@ class Calibration(ImageExperiment):
         )  # fmt: skip
         title = (
             f"MNIST{SIZES[self.size]}, m = {self.measurements}: calibration of the intervals of pixels, "
-            f"{self.test_images} test images, {self._over_seeds}"
+            f"{self.test_images} test images, {self._over_seeds(frame)}"
             f"{self.draws} draws; the factor of the variances is from {self.validation_images} validation images"
         )
         shown = [(model, form) for model in self.models for form in _FORMS if form != "doubt" or model != "bcs"]
@@ -175,9 +175,9 @@ class Calibration(ImageExperiment):
         title = f"MNIST{SIZES[self.size]}, m = {self.measurements}: VLISTA's posterior against one constant deviation, in nats"
         return Table.of(title, heading, lines)
 
-    @property
-    def _over_seeds(self) -> str:
-        return f"means of {self.seeds} training seeds, " if self.seeds > 1 else ""
+    def _over_seeds(self, frame: pd.DataFrame) -> str:
+        done = 0 if frame.empty else frame["seed"].nunique()
+        return f"{done} of {self.seeds} training seeds, " if self.seeds > 1 else ""
 
     def figures(self, frame: pd.DataFrame, folder: Path) -> list[Figure]:
         if frame.empty:
@@ -223,7 +223,7 @@ class Calibration(ImageExperiment):
                 for axes, (key, words) in zip(line, _TRACED.items(), strict=True):
                     for layer, values in enumerate(zip(*(record[key] for record in row["trace"]), strict=True)):
                         axes.plot(steps, values, lw=1.4, label=f"layer {layer + 1}")
-                    axes.set(title=f"{model}: {words}", xlabel="steps")
+                    axes.set(title=f"{model}:\n{words}", xlabel="steps")
                     axes.grid(alpha=0.25)
             grid[0][0].legend(frameon=False, fontsize=8.5)
         caption = (
