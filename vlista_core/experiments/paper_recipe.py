@@ -44,7 +44,7 @@ PATIENCE, DROPS = 4, 2
 PRIOR_SHARE = 16
 DOUBT = 0.1
 """Of VLISTA: the share of the error that its doubt may be, which sets δ."""
-CAPS = {"lista": (2000, 800), "dlista": (2000, 800), "a-dlista": (800, 80), "vlista": (80, 30)}
+CAPS = {"lista": (2000, 800), "dlista": (2000, 800), "a-dlista": (800, 80), "vlista": (80, 20)}
 """Most steps, by network: at half size and at full size."""
 _SELDOM, _OFTEN = 50, 10
 """Steps between validations; the second where a step takes seconds."""
@@ -53,6 +53,8 @@ PRIOR_WIDTH = 8
 """Of VLISTA's conditional prior."""
 _ENTRIES = 2**20
 """Of the dictionaries of a slice of VLISTA's batches: a few megabytes, which stay in cache."""
+_TWO = 2
+"""Samples that it takes to vary."""
 _SPREAD_IMAGES = 64
 """Validation images from which VLISTA takes what its doubt does not explain."""
 _HALF = 400
@@ -129,13 +131,14 @@ class PaperTraining(nn.Module, Estimator):
 class NegativeElbo:
     """-ELBO of validation images with the same draws every time: what `Trainer` minimises for VLISTA.
 
-    `details`, as a row keeps them: the means since they were last read of the log likelihood and of the divergence of each
-    layer, of the deviations of each layer, and of their coefficients of variation over samples and over entries.
+    `details`, as a row keeps them: since they were last read, the mean log likelihood and divergence of each layer, and the
+    `Deviations` of the posterior.
     """
 
     def __init__(self, network: VLISTA) -> None:
         self.network = network
-        self._seen: list[dict[str, Tensor]] = []
+        self._parts: list[tuple[int, dict[str, Tensor]]] = []
+        self._deviations = Deviations(network.layers)
 
     @torch.no_grad()
     def __call__(self, signal: Tensor, batch: Batch) -> float:
@@ -144,29 +147,62 @@ class NegativeElbo:
         run = network.run(batch.y, batch.phi, batch.noise_var, noise)
         likelihoods = torch.stack([each.mean() for each in network.log_likelihoods(run, batch.signal)])
         divergences = torch.stack([each.mean() for each in network.divergences(run)])
-        self._seen.append({"log_likelihood": likelihoods, "divergence": divergences, **deviations(run.posteriors)})
+        self._parts.append((len(batch), {"log_likelihood": likelihoods, "divergence": divergences}))
+        self._deviations.add(run.posteriors)
         return -float(likelihoods.sum() - network.divergence_weight * divergences.sum())
 
     @property
     def details(self) -> dict[str, list[float]]:
-        seen, self._seen = self._seen, []
-        means = {key: torch.stack([each[key] for each in seen]).mean(0) for key in (seen[0] if seen else ())}
-        return {key: [float(f"{number:.5g}") for number in value.tolist()] for key, value in means.items()}
+        parts, self._parts = self._parts, []
+        found, self._deviations = self._deviations.summary(), Deviations(self.network.layers)
+        total = sum(count for count, _ in parts)
+        for key in parts[0][1] if parts else ():
+            found[key] = torch.stack([count * each[key] for count, each in parts]).sum(0) / total
+        return {key: [float(f"{number:.5g}") for number in value.tolist()] for key, value in found.items()}
 
 
-def deviations(posteriors: Sequence[object]) -> dict[str, Tensor]:
-    """Of Gaussian posteriors: the mean deviation of each layer, and its coefficients of variation, [layers] each.
+class Deviations:
+    """Of Gaussian posteriors, layer by layer: how large their deviations are, and how much they vary.
 
-    Over samples: of an entry, then averaged over the entries. Over entries: of a sample, then averaged over the samples.
+    Samples may come one by one: what is kept are sums over samples, of each entry.
     """
-    found: dict[str, list[Tensor]] = {"deviation": [], "over_samples": [], "over_entries": []}
-    for posterior in posteriors:
-        assert isinstance(posterior, Gaussian)
-        values = posterior.deviation.expand(posterior.centre.shape)
-        found["deviation"].append(values.mean())
-        found["over_samples"].append((values.std(0) / values.mean(0)).mean())
-        found["over_entries"].append((values.std((1, 2)) / values.mean((1, 2))).mean())
-    return {key: torch.stack(values) for key, values in found.items()}
+
+    def __init__(self, layers: int) -> None:
+        self._count = 0
+        self._sums: list[Tensor] = [torch.zeros(())] * layers
+        self._squares: list[Tensor] = [torch.zeros(())] * layers
+        self._over_entries = torch.zeros(layers)
+
+    def add(self, posteriors: Sequence[object]) -> None:
+        """One posterior for each layer, of as many samples each."""
+        for layer, posterior in enumerate(posteriors):
+            assert isinstance(posterior, Gaussian)
+            values = posterior.deviation.expand(posterior.centre.shape).cpu().double()
+            self._sums[layer] = self._sums[layer] + values.sum(0)
+            self._squares[layer] = self._squares[layer] + values.square().sum(0)
+            self._over_entries[layer] += float((values.std((1, 2)) / values.mean((1, 2))).sum())
+            count = len(values)
+        self._count += count
+
+    def summary(self) -> dict[str, Tensor]:
+        """[layers] each: the mean deviation, and its coefficients of variation; empty where there were not two samples.
+
+        Over samples: of an entry, then averaged over the entries. Over entries: of a sample, then averaged over the samples.
+        """
+        count = self._count
+        if count < _TWO:
+            return {}
+        means = [each / count for each in self._sums]
+        spreads = [
+            ((square - count * mean.square()).clamp_min(0.0) / (count - 1)).sqrt()
+            for square, mean in zip(self._squares, means, strict=True)
+        ]
+        varied = [(spread / mean).mean() for spread, mean in zip(spreads, means, strict=True)]
+        return {
+            "deviation": torch.stack([mean.mean() for mean in means]),
+            "over_samples": torch.stack(varied),
+            "over_entries": self._over_entries / count,
+        }
 
 
 def build(name: str, problem: ImageProblem, seed: int) -> UnfoldedModel:
