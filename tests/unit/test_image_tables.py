@@ -14,6 +14,7 @@ from vlista_core.experiments import baselines, image_models, images, paper_recip
 from vlista_core.experiments.image_models import OURS, recipes_of
 from vlista_core.experiments.images import ImageTable, Mnist, MnistFixed
 from vlista_core.experiments.recipes import Recipe
+from vlista_core.models.distributions import Gaussian
 from vlista_core.study import Cell, Context
 
 
@@ -105,6 +106,18 @@ def test_vlista_learns_from_its_bound_and_a_row_tells_what_its_posterior_did(tmp
     learned, constant = (rows[model]["trace"][-1]["over_entries"] for model in rows)  # type: ignore[index]
     assert min(learned) > 0.01
     assert max(constant) < 1e-6
+
+
+def test_variation_is_that_of_all_samples_even_if_they_come_one_by_one() -> None:
+    values = torch.rand(6, 4, 5, generator=torch.Generator().manual_seed(0)) + 0.5
+    seen = paper_recipe.Deviations(1)
+    assert seen.summary() == {}
+    for each in values.split(1):
+        seen.add([Gaussian(each, each)])
+    found = {key: float(value) for key, value in seen.summary().items()}
+    assert found["deviation"] == pytest.approx(float(values.mean()), rel=1e-5)
+    assert found["over_samples"] == pytest.approx(float((values.std(0) / values.mean(0)).mean()), rel=1e-5)
+    assert found["over_entries"] == pytest.approx(float((values.std((1, 2)) / values.mean((1, 2))).mean()), rel=1e-5)
 
 
 def test_the_papers_recipe_has_its_rates_and_a_matrix_for_every_image() -> None:
