@@ -17,8 +17,10 @@ TABLES = ("mnist", "cifar10", "mnist-fixed", "cifar10-fixed")
 LEARNED = ("lista", "alista-12", "nalista-12", "dlista", "a-dlista", "a-dlista-adaptive", "vlista-anchored")
 DUE = ("lista", "dlista", "a-dlista", "vlista", "vlista-constant", "alista", "nalista")
 """Rows at full size that are still to be trained: these networks by the paper's recipe, ALISTA and NALISTA of three layers."""
-TRAINED = {("mnist", model, 100, 0) for model in ("dlista", "a-dlista", "vlista")}
+TRAINED = {("mnist", model, 100, 0) for model in ("lista", "dlista", "a-dlista", "vlista")}
 """Rows by the paper's recipe at full size that are there: (table, model, measurements, seed)."""
+SPLITS = 1
+"""Splits of the digits, of six, whose rows at half size are there."""
 AT_PAR = {("cifar10", 1)}
 """Where the adaptive A-DLISTA is as good as the linear MMSE estimate it starts from, and not better."""
 
@@ -58,6 +60,8 @@ def _is_due(name: str, cell: Cell) -> bool:
         return cell["model"] == "vlista-anchored" or cell["measurements"] != 25 or (vlista and not first)
     if name == "calibration-half":
         return not first
+    if name == "ood-half":
+        return int(str(cell["seed"])) >= SPLITS
     if name == "adaptation-half":
         return cell["recipe"] == "paper"
     if name.endswith("-half"):
@@ -77,7 +81,7 @@ def test_rows_know_the_clean_commit_that_made_them(name: str) -> None:
             assert record.provenance.dirty is False
 
 
-@pytest.mark.parametrize("model", ["dlista", "a-dlista", "vlista"])
+@pytest.mark.parametrize("model", ["lista", "dlista", "a-dlista", "vlista"])
 def test_the_papers_recipe_reaches_the_printed_figure(model: str) -> None:
     [row] = _found("mnist", model, 100, "paper")
     printed = compared("mnist", model, 100)
