@@ -55,11 +55,11 @@ def test_every_row_is_of_the_experiment_as_it_is_now_and_none_is_missing(name: s
 
 def _is_due(name: str, cell: Cell) -> bool:
     """Whether a row is still to be run: see DUE; at half size most of VLISTA's, and the other numbers of measurements."""
-    vlista, first = str(cell["model"]).startswith("vlista"), cell["seed"] == 0
+    vlista, last = str(cell["model"]).startswith("vlista"), cell["seed"] == 2
     if name == "mnist-half":
-        return cell["model"] == "vlista-anchored" or cell["measurements"] != 25 or (vlista and not first)
+        return cell["model"] == "vlista-anchored" or cell["measurements"] != 25 or (vlista and last)
     if name == "calibration-half":
-        return not first
+        return last
     if name == "ood-half":
         return int(str(cell["seed"])) >= SPLITS
     if name == "adaptation-half":
@@ -104,12 +104,15 @@ def test_learned_dictionaries_are_ahead_of_free_matrices_by_the_papers_recipe_fo
 
 
 def test_vlistas_deviations_differ_and_its_own_intervals_cover() -> None:
-    rows = {row["model"]: row for row in ROWS["calibration-half"]}
-    ended = rows["vlista"]["trace"][-1]
-    assert min(ended["over_samples"]) > 0.1
-    assert min(ended["over_entries"]) > 0.1
-    assert max(rows["vlista-constant"]["trace"][-1]["over_samples"]) < 1e-6
-    assert 0.8 <= rows["vlista"]["raw"]["coverage"]["90"] <= 0.97
+    found = [row for row in ROWS["calibration-half"] if row["model"] == "vlista"]
+    assert len(found) == 2
+    for row in found:
+        ended = row["trace"][-1]
+        assert min(ended["over_samples"]) > 0.1
+        assert min(ended["over_entries"]) > 0.1
+        assert 0.8 <= row["raw"]["coverage"]["90"] <= 0.97
+    control = [row["trace"][-1] for row in ROWS["calibration-half"] if row["model"] == "vlista-constant"]
+    assert max(max(ended["over_samples"]) for ended in control) < 1e-6
 
 
 @pytest.mark.parametrize("name", READ)
