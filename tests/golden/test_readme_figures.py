@@ -98,3 +98,22 @@ def test_mnist_at_half_size() -> None:
             if text != "–":
                 solver = model in ("canonical", "wavelet", "spca", "bcs", "lmmse")
                 assert _agrees(text, _ssim("paper/mnist-half", model, None if solver else recipe, 25)), (name, recipe)
+
+
+def test_mnist_by_the_papers_recipe() -> None:
+    printed = json.loads((ROOT / "vlista_core/experiments/published.json").read_text(encoding="utf-8"))["mnist"]
+    heading, *lines = _table("| MNIST, m = 100")
+    assert heading[1:] == ["printed", "the paper's recipe", "ours", "steps", "images seen", "seconds"]
+    assert {"DLISTA", "A-DLISTA"} <= {line[0] for line in lines}
+    for name, paper, found, ours, *spent in lines:
+        model = MODELS[name]
+        assert paper == f"{printed[model]['100'][0]:.3f}"
+        assert _agrees(found, _ssim("paper/mnist", model, "paper", 100)), name
+        assert ours == "–" or _agrees(ours, _ssim("paper/mnist", model, "ours", 100)), name
+        (budget,) = (
+            row["budget"]
+            for row in _rows("paper/mnist")
+            if (row["model"], row.get("recipe"), row["measurements"]) == (model, "paper", 100)
+        )
+        shown = [float(text.replace(",", "")) for text in spent]
+        assert shown == [budget["steps"], budget["samples"], round(budget["seconds"])], name

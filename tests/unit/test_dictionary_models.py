@@ -15,6 +15,7 @@ from vlista_core.linops import DenseMap
 from vlista_core.metrics import nmse_db
 from vlista_core.models import ADLISTA, DLISTA, VLISTA, UnfoldedModel
 from vlista_core.models.augmentation import Adaptation, Augmentation, LayerState
+from vlista_core.models.distributions import Gaussian
 from vlista_core.models.vlista import gaussian_log_likelihood
 from vlista_core.problems import Batch
 from vlista_core.solvers import ISTA
@@ -204,6 +205,25 @@ def test_the_elbo_rises_under_training() -> None:
         model, problem, seed=0
     )
     assert bound() > before + 20
+
+
+def test_doubt_sets_the_noise_of_the_likelihood_and_where_deviations_start() -> None:
+    """Doubt at its best adds about wnδ² to the squared error of a pixel, and deviations start above the best ones."""
+    problem = SyntheticProblem(length=40, rows=24, sparsity=0.1, snr_db=30.0)
+    batch = problem.sample(160, seed=4, split="train")
+    found = {}
+    for constant in (False, True):
+        model = VLISTA(_dictionary(torch.float32, 40, 40), 24, prior_width=2, doubt=0.1, constant=constant)
+        model.start_from(batch)
+        with torch.no_grad():
+            run = model.run(
+                batch.y, batch.phi, batch.noise_var, model.draw_noise(160, torch.Generator().manual_seed(0))
+            )
+        deviations = [posterior.deviation for posterior in run.posteriors if isinstance(posterior, Gaussian)]
+        found[constant] = float(deviations[0].mean())
+        error = float((run.signals[-1] - batch.signal).square().mean())
+        assert float(model.noise) == pytest.approx((0.1 * error / (1e-3 * 40)) ** 0.5, rel=0.3)
+    assert found[False] > found[True] > 0.0
 
 
 def test_the_prior_is_not_used_at_inference() -> None:

@@ -175,10 +175,11 @@ def test_a_cell_of_detection_holds_every_noise_level(model: str, toys: Context, 
     assert all(0.0 <= p <= 1.0 for p in cell["p_values"].values())
     assert cell["auroc_noiseless"] == cell["auroc"]["noiseless"][0]
     assert cell["scores"][ood.PAPER[model][0]]["auroc"] == cell["auroc"]
-    p_table, *auroc_tables = experiment.tables(frame([record]))
+    p_table, *auroc_tables, over_splits = experiment.tables(frame([record]))
     assert sum("–" not in line for line in p_table.lines) == len(ood.PAPER[model])
     shown = [sum("–" not in line for line in table.lines) for table in auroc_tables]
     assert shown == [len(ood.SCORES), *[0] * (len(ood.DIGITS) - 1)]
+    assert sum("–" not in line for line in over_splits.lines) == len(ood.SCORES)
     [figure] = experiment.figures(frame([record]), tmp_path)
     assert figure.path.read_bytes().startswith(b"\x89PNG")
 
@@ -195,11 +196,44 @@ def test_a_cell_of_calibration_uses_the_tables_network(model: str, toys: Context
         covered = list(cell[form]["coverage"].values())
         assert len(covered) == 19
         assert covered == sorted(covered)
-    [table] = experiment.tables(frame([record]))
+    table, compared = experiment.tables(frame([record]))
+    assert all(text == "–" for line in compared.lines for text in line[1:])
     known = [line[1] for line in table.lines if line[0] == model and "–" not in line]
     assert known == [*(["of the dictionaries alone"] if model != "bcs" else []), "its own", "scaled"]
     [figure] = experiment.figures(frame([record]), tmp_path)
     assert figure.path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_vlista_is_compared_with_its_control_image_by_image_and_split_by_split() -> None:
+    experiment = Calibration(seeds=1)
+    values = {"vlista": [0.5, 0.7, 0.9, 0.7], "vlista-constant": [0.4, 0.5, 0.7, 0.6]}
+    rows: dict[str, dict[str, Json]] = {
+        model: {"log_likelihoods": list(each), "diverged": 0, "history": [[10, 1.0, -5.0 + place], [20, 2.0, -3.0]]}
+        for place, (model, each) in enumerate(values.items())
+    }
+    *_, compared = experiment.tables(frame([_record(experiment, row, model=model) for model, row in rows.items()]))
+    margin = 1.95996 * float(np.std([0.1, 0.2, 0.2, 0.1], ddof=1)) / 2
+    assert compared.lines == [("0", "5.0", "4.0", "+1.0", "0.7000", "0.5500", f"+0.1500 ± {margin:.4f}")]
+
+    detection = OutOfDistribution()
+    records = [
+        _record(
+            detection, {"scores": {"variance": {"auroc": {"noiseless": [value, 0.0, 1.0]}}}}, model=model, seed=seed
+        )
+        for model, each in values.items()
+        for seed, value in enumerate(each)
+    ]
+    *_, over_splits = detection.tables(frame(records))
+    found = {line[:2]: line[2] for line in over_splits.lines}
+    score = ood.SCORES["variance"]
+    assert found["vlista", score] == "0.700 (4)"
+    half = stats.t.ppf(0.975, 3) * np.std([0.1, 0.2, 0.2, 0.1], ddof=1) / 2
+    assert found["vlista less vlista-constant", score] == f"+0.150 ± {half:.3f}"
+
+
+def _record(experiment: Experiment, row: dict[str, Json], **chosen: Json) -> Record:
+    [cell] = [cell for cell in experiment.cells() if all(cell[key] == value for key, value in chosen.items())]
+    return Record(cell=cell, row=row, provenance=Provenance())
 
 
 def test_cells_of_reconstructions_hold_the_pictures(toys: Context, tmp_path: Path) -> None:

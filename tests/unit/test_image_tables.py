@@ -14,6 +14,7 @@ from vlista_core.experiments import baselines, image_models, images, paper_recip
 from vlista_core.experiments.image_models import OURS, recipes_of
 from vlista_core.experiments.images import ImageTable, Mnist, MnistFixed
 from vlista_core.experiments.recipes import Recipe
+from vlista_core.models.distributions import Gaussian
 from vlista_core.study import Cell, Context
 
 
@@ -107,6 +108,18 @@ def test_vlista_learns_from_its_bound_and_a_row_tells_what_its_posterior_did(tmp
     assert max(constant) < 1e-6
 
 
+def test_variation_is_that_of_all_samples_even_if_they_come_one_by_one() -> None:
+    values = torch.rand(6, 4, 5, generator=torch.Generator().manual_seed(0)) + 0.5
+    seen = paper_recipe.Deviations(1)
+    assert seen.summary() == {}
+    for each in values.split(1):
+        seen.add([Gaussian(each, each)])
+    found = {key: float(value) for key, value in seen.summary().items()}
+    assert found["deviation"] == pytest.approx(float(values.mean()), rel=1e-5)
+    assert found["over_samples"] == pytest.approx(float((values.std(0) / values.mean(0)).mean()), rel=1e-5)
+    assert found["over_entries"] == pytest.approx(float((values.std((1, 2)) / values.mean((1, 2))).mean()), rel=1e-5)
+
+
 def test_the_papers_recipe_has_its_rates_and_a_matrix_for_every_image() -> None:
     problem = ImageProblem(data=_toy(), rows=40, centred=True, sharing=1)
     recipe = paper_recipe.recipe_for("a-dlista", problem)
@@ -116,6 +129,25 @@ def test_the_papers_recipe_has_its_rates_and_a_matrix_for_every_image() -> None:
     assert rates == {"reconstruction": 1e-2, "augmentation": 1e-3}
     assert (trainer.weight_decay, trainer.batch_size, trainer.schedule, recipe.sharing) == (5e-4, 128, "plateau", 1)
     assert (network.layers, network.loss) == (3, "mse")
+
+
+def test_the_papers_squared_error_is_a_mean_over_images_and_lista_learns_at_its_own_rate() -> None:
+    problem = ImageProblem(data=_toy(), rows=40, centred=True, sharing=1)
+    batch = problem.sample(8, seed=0, split="train")
+    for name in ("lista", "dlista"):
+        network = paper_recipe.build(name, problem, 0)
+        training = paper_recipe.PaperTraining(network)
+        signal = network.estimate(batch.y, batch.phi, batch.noise_var).signal
+        expected = (signal - batch.signal).square().sum(1).mean()
+        assert training.training_loss(batch, generator=torch.Generator()).item() == pytest.approx(
+            float(expected), rel=1e-5
+        )
+        assert {group["lr"] for group in training.parameter_groups()} == {1e-3 if name == "lista" else 1e-2}
+
+
+@pytest.mark.usefixtures("short")
+def test_a_cell_of_the_papers_recipe_says_nothing_of_the_time_to_the_printed_figure(tmp_path: Path) -> None:
+    assert "seconds_to_printed" not in _run(VARYING, "dlista", "paper", tmp_path, m=100)
 
 
 def test_images_of_half_size_are_means_of_four_pixels() -> None:

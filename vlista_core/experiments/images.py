@@ -264,7 +264,7 @@ class Mnist(ImageTable, images="mnist"):
 class Cifar10(ImageTable, images="cifar10"):
     """CIFAR-10 with a Φ for each image."""
 
-    at_half_size: ClassVar[dict[str, Any]] = {"measurements": (25,), "repeated": 25}
+    at_half_size: ClassVar[dict[str, Any]] = {"measurements": (25,), "repeated": 25, "seeds": 1}
 
 
 class MnistFixed(ImageTable, images="mnist", fixed=True):
@@ -316,9 +316,13 @@ def estimate_with_variance(estimator: Estimator, batch: Batch, draws: int) -> Do
 
 
 def _time_to_printed(details: Row, paper: tuple[float, float] | None) -> Row:
-    """Seconds from the start until a validation reached the printed figure; None where none did."""
-    history = details.get("history")
-    if paper is None or not isinstance(history, list):
+    """Seconds from the start until a validation reached the printed figure; None where none did.
+
+    Our recipe validates by SSIM; the paper's validates by its loss, which tells nothing of the printed figure.
+    """
+    history, told = details.get("history"), details.get("training")
+    by_loss = isinstance(told, dict) and told.get("name") == "paper"
+    if paper is None or by_loss or not isinstance(history, list):
         return {}
     reached = [row[1] for row in history if isinstance(row, list) and float(str(row[2])) >= paper[0]]
     return {"seconds_to_printed": reached[0] if reached else None}

@@ -5,10 +5,14 @@ decay 5e-4; batches of 128; a tenth of the rates whenever the loss stops improvi
 layers; the paper's augmentation; the mean of VLISTA's posterior from its network alone; its ELBO with a weight of 1e-3 on the
 divergences; dictionaries drawn from the posterior at inference.
 
-Ours: dictionaries start as Gaussian matrices with atoms of unit norm on average, steps and thresholds at the best of a grid on
-training images (`start_from`); fresh draws for ever; a plateau is `PATIENCE` validations without a new best, and training ends
-at the one after the second drop, or at a cap that the row names; the weights with the best validation loss are kept. DLISTA's
-steps and thresholds count as reconstruction. VLISTA: one draw of the dictionaries per sample and step, δ = 0.05, the
+Ours: the mean of the squared error is over images, not over their pixels too. Adam does not mind the factor n, but it adds the
+weight decay to the gradients before it scales them: divided by n they are smaller than the decay, which then decides alone, and
+DLISTA ends below LISTA (docs/notes/what-a-dlista-adapts-to.md). LISTA, of whose training nothing is printed, learns at 1e-3:
+at 1e-2 its free matrices are noise after a few steps. Dictionaries start as Gaussian matrices with atoms of unit norm on
+average, steps and thresholds at the best of a grid on training images (`start_from`); fresh draws for ever; a plateau is
+`PATIENCE` validations without a new best, and training ends at the one after the second drop, or at a cap that the row names;
+the weights with the best validation loss are kept. DLISTA's steps and thresholds count as reconstruction. VLISTA: one draw of
+the dictionaries per sample and step, δ such that doubt may be a tenth of the squared error with which training starts, the
 conditional prior evaluated for one sample in sixteen. The printed parameters come to a width of 32 of that prior; ours is 8:
 evaluated rarely, a wide one teaches the posterior little but noise; evaluated often, it takes most of the time.
 """
@@ -34,17 +38,23 @@ from vlista_core.training import Trainer, TrainingResult
 
 LAYERS = 3
 RECONSTRUCTION, AUGMENTATION, VARIATIONAL, WEIGHT_DECAY = 1e-2, 1e-3, 1e-3, 5e-4
+FREE = 1e-3
+"""Rate of LISTA."""
 PATIENCE, DROPS = 4, 2
 PRIOR_SHARE = 16
-NOISE, DEVIATION = 0.05, 0.01
-"""Of VLISTA: δ of the likelihood, and where the deviations of the posterior start."""
-CAPS = {"lista": (2000, 2000), "dlista": (2000, 2000), "a-dlista": (2000, 1500), "vlista": (300, 300)}
+DOUBT = 0.1
+"""Of VLISTA: the share of the error that its doubt may be, which sets δ."""
+CAPS = {"lista": (2000, 800), "dlista": (2000, 800), "a-dlista": (800, 80), "vlista": (80, 20)}
 """Most steps, by network: at half size and at full size."""
+_SELDOM, _OFTEN = 50, 10
+"""Steps between validations; the second where a step takes seconds."""
 NETWORKS = (*CAPS, "vlista-constant")
 PRIOR_WIDTH = 8
 """Of VLISTA's conditional prior."""
 _ENTRIES = 2**20
 """Of the dictionaries of a slice of VLISTA's batches: a few megabytes, which stay in cache."""
+_TWO = 2
+"""Samples that it takes to vary."""
 _SPREAD_IMAGES = 64
 """Validation images from which VLISTA takes what its doubt does not explain."""
 _HALF = 400
@@ -55,10 +65,11 @@ def recipe_for(name: str, problem: ImageProblem) -> "PaperRecipe":
     """The paper's recipe for one of its networks."""
     name, large = name.removesuffix("-constant"), problem.signal_length > _HALF
     if name != "vlista":
-        return PaperRecipe(CAPS[name][large])
+        slow = large and name == "a-dlista"
+        return PaperRecipe(CAPS[name][large], validate_every=_OFTEN if slow else _SELDOM)
     dictionaries = 128 * problem.signal_length**2
     slices = min(128, 2 ** math.ceil(math.log2(max(1.0, dictionaries / _ENTRIES))))
-    return PaperRecipe(CAPS[name][large], slices=slices, validate_every=25, validation_samples=64)
+    return PaperRecipe(CAPS[name][large], slices=slices, validate_every=_OFTEN, validation_samples=64)
 
 
 @dataclass(frozen=True)
@@ -67,7 +78,7 @@ class PaperRecipe(Recipe[ImageProblem]):
 
     rate: float = RECONSTRUCTION
     sharing: int = 1
-    validate_every: int = 50
+    validate_every: int = _SELDOM
     until_plateau: bool = True
     """End at the plateau after the last drop; otherwise all steps are done."""
 
@@ -83,7 +94,7 @@ class PaperRecipe(Recipe[ImageProblem]):
         return {
             "name": "paper", "sharing": self.sharing, "validate_every": self.validate_every,
             "validation_samples": self.validation_samples, "patience": PATIENCE, "drops": DROPS, "cap": self.steps,
-            **({"prior_width": PRIOR_WIDTH, "delta": NOISE} if self.slices > 1 else {}),
+            **({"prior_width": PRIOR_WIDTH, "doubt": DOUBT} if self.slices > 1 else {}),
         }  # fmt: skip
 
 
@@ -98,11 +109,15 @@ class PaperTraining(nn.Module, Estimator):
         return self.network.estimate(y, phi, noise_var)
 
     def training_loss(self, batch: Batch, *, generator: torch.Generator) -> Tensor:
-        return self.network.training_loss(batch, generator=generator)
+        """VLISTA's is that of an image; the squared error of the others is divided by n, which is taken back here."""
+        loss = self.network.training_loss(batch, generator=generator)
+        return loss if isinstance(self.network, VLISTA) else loss * batch.signal.shape[1]
 
     def parameter_groups(self) -> list[dict[str, object]]:
         if isinstance(self.network, VLISTA):
             return [{"name": "all", "params": list(self.network.parameters()), "lr": VARIATIONAL}]
+        if isinstance(self.network, LISTA):
+            return [{"name": "all", "params": list(self.network.parameters()), "lr": FREE}]
         named = list(self.network.named_parameters())
         apart = [value for name, value in named if name.startswith("augmentation.")]
         rest = [value for name, value in named if not name.startswith("augmentation.")]
@@ -116,13 +131,14 @@ class PaperTraining(nn.Module, Estimator):
 class NegativeElbo:
     """-ELBO of validation images with the same draws every time: what `Trainer` minimises for VLISTA.
 
-    `details`, as a row keeps them: the means since they were last read of the log likelihood and of the divergence of each
-    layer, of the deviations of each layer, and of their coefficients of variation over samples and over entries.
+    `details`, as a row keeps them: since they were last read, the mean log likelihood and divergence of each layer, and the
+    `Deviations` of the posterior.
     """
 
     def __init__(self, network: VLISTA) -> None:
         self.network = network
-        self._seen: list[dict[str, Tensor]] = []
+        self._parts: list[tuple[int, dict[str, Tensor]]] = []
+        self._deviations = Deviations(network.layers)
 
     @torch.no_grad()
     def __call__(self, signal: Tensor, batch: Batch) -> float:
@@ -131,29 +147,62 @@ class NegativeElbo:
         run = network.run(batch.y, batch.phi, batch.noise_var, noise)
         likelihoods = torch.stack([each.mean() for each in network.log_likelihoods(run, batch.signal)])
         divergences = torch.stack([each.mean() for each in network.divergences(run)])
-        self._seen.append({"log_likelihood": likelihoods, "divergence": divergences, **deviations(run.posteriors)})
+        self._parts.append((len(batch), {"log_likelihood": likelihoods, "divergence": divergences}))
+        self._deviations.add(run.posteriors)
         return -float(likelihoods.sum() - network.divergence_weight * divergences.sum())
 
     @property
     def details(self) -> dict[str, list[float]]:
-        seen, self._seen = self._seen, []
-        means = {key: torch.stack([each[key] for each in seen]).mean(0) for key in (seen[0] if seen else ())}
-        return {key: [float(f"{number:.5g}") for number in value.tolist()] for key, value in means.items()}
+        parts, self._parts = self._parts, []
+        found, self._deviations = self._deviations.summary(), Deviations(self.network.layers)
+        total = sum(count for count, _ in parts)
+        for key in parts[0][1] if parts else ():
+            found[key] = torch.stack([count * each[key] for count, each in parts]).sum(0) / total
+        return {key: [float(f"{number:.5g}") for number in value.tolist()] for key, value in found.items()}
 
 
-def deviations(posteriors: Sequence[object]) -> dict[str, Tensor]:
-    """Of Gaussian posteriors: the mean deviation of each layer, and its coefficients of variation, [layers] each.
+class Deviations:
+    """Of Gaussian posteriors, layer by layer: how large their deviations are, and how much they vary.
 
-    Over samples: of an entry, then averaged over the entries. Over entries: of a sample, then averaged over the samples.
+    Samples may come one by one: what is kept are sums over samples, of each entry.
     """
-    found: dict[str, list[Tensor]] = {"deviation": [], "over_samples": [], "over_entries": []}
-    for posterior in posteriors:
-        assert isinstance(posterior, Gaussian)
-        values = posterior.deviation.expand(posterior.centre.shape)
-        found["deviation"].append(values.mean())
-        found["over_samples"].append((values.std(0) / values.mean(0)).mean())
-        found["over_entries"].append((values.std((1, 2)) / values.mean((1, 2))).mean())
-    return {key: torch.stack(values) for key, values in found.items()}
+
+    def __init__(self, layers: int) -> None:
+        self._count = 0
+        self._sums: list[Tensor] = [torch.zeros(())] * layers
+        self._squares: list[Tensor] = [torch.zeros(())] * layers
+        self._over_entries = torch.zeros(layers)
+
+    def add(self, posteriors: Sequence[object]) -> None:
+        """One posterior for each layer, of as many samples each."""
+        for layer, posterior in enumerate(posteriors):
+            assert isinstance(posterior, Gaussian)
+            values = posterior.deviation.expand(posterior.centre.shape).cpu().double()
+            self._sums[layer] = self._sums[layer] + values.sum(0)
+            self._squares[layer] = self._squares[layer] + values.square().sum(0)
+            self._over_entries[layer] += float((values.std((1, 2)) / values.mean((1, 2))).sum())
+            count = len(values)
+        self._count += count
+
+    def summary(self) -> dict[str, Tensor]:
+        """[layers] each: the mean deviation, and its coefficients of variation; empty where there were not two samples.
+
+        Over samples: of an entry, then averaged over the entries. Over entries: of a sample, then averaged over the samples.
+        """
+        count = self._count
+        if count < _TWO:
+            return {}
+        means = [each / count for each in self._sums]
+        spreads = [
+            ((square - count * mean.square()).clamp_min(0.0) / (count - 1)).sqrt()
+            for square, mean in zip(self._squares, means, strict=True)
+        ]
+        varied = [(spread / mean).mean() for spread, mean in zip(spreads, means, strict=True)]
+        return {
+            "deviation": torch.stack([mean.mean() for mean in means]),
+            "over_samples": torch.stack(varied),
+            "over_entries": self._over_entries / count,
+        }
 
 
 def build(name: str, problem: ImageProblem, seed: int) -> UnfoldedModel:
@@ -171,7 +220,7 @@ def build(name: str, problem: ImageProblem, seed: int) -> UnfoldedModel:
             model = ADLISTA(psi, layers=LAYERS, augmentation="paper", generator=generator)
         case "vlista" | "vlista-constant":
             model = VLISTA(
-                psi, m, layers=LAYERS, noise=NOISE, deviation=DEVIATION, prior_width=PRIOR_WIDTH,
+                psi, m, layers=LAYERS, doubt=DOUBT, prior_width=PRIOR_WIDTH,
                 prior_share=PRIOR_SHARE, constant=name == "vlista-constant", generator=generator,
             )  # fmt: skip
         case _:

@@ -26,7 +26,7 @@ _CODE_SHARE, _LEAST_SIZE = 0.3, 1e-12
 """What the size of a code takes from the features at the start, and the least one that is divided by."""
 _SMOOTHING = 0.25
 """Weight with which a doubling of kernel 4 takes the mean of the four inputs that it sees."""
-_BOTTLENECK, _SIZE_SHARE, _RAW_SPREAD = 0.1, 2.0, 0.25
+_BOTTLENECK, _SIZE_SHARE, _RAW_SPREAD = 0.1, 3.0, 0.32
 """Where `Posterior.start_from` starts: the factor of the bottleneck's weights, what the size of y adds to its biases, and the
 spread of the raw map of deviations."""
 
@@ -219,7 +219,7 @@ class Posterior(DictionaryDecoders):
         everything else. The decoder of the mean starts blind to what its features have in common, so that samples share a
         dictionary at first; its last layer is scaled so that the atoms have unit norms on average. The decoder of the
         deviations starts as means over neighbours with a negative last layer: it sees what features have in common, and the
-        error that a deviation makes grows with y, so that deviations start to fall with it; their raw map spreads by a quarter.
+        error that a deviation makes grows with y, so that deviations start to fall with it; their raw map spreads by a third.
         `follow` adds the size of codes.
         """
         code = y.new_zeros(len(y), self.atoms)
@@ -246,6 +246,12 @@ class Posterior(DictionaryDecoders):
                 cast(Doubling, decoder[-1]).weight.mul_(spread / float(decoder(features).std()))
             *_, bias = decoder.parameters()
             bias.add_(bias.new_tensor(middle) - decoder(features).mean((0, 2, 3)))
+
+    @torch.no_grad()
+    def move_deviation(self, old: float, new: float) -> None:
+        """Turn a posterior whose deviations are about `old` into one where they are about `new`."""
+        *_, bias = self.raw_decoder.parameters()
+        bias.add_(bias.new_tensor(self.family.raw_start(new)) - bias.new_tensor(self.family.raw_start(old)))
 
     @torch.no_grad()
     def follow(self, code: Tensor) -> None:

@@ -6,8 +6,10 @@ Images have no true code, so the likelihood acts on the signal. The prior is not
 
 The paper leaves open and we chose: all networks start as `start_from` says; the divergence from the conditional prior may be
 estimated from some samples of a batch, without bias, because the prior costs more than all else. δ is a hyperparameter of the
-training, as printed: it says what doubt costs. What is left of the error when training is over is another number, which
-`fit_spread` takes from validation draws; the intervals of an estimate have both, the doubt and the rest.
+training, as printed: it says what doubt costs. With the weight w on the divergence and deviations at their best, doubt adds
+about wnδ² to the squared error of a pixel, so `doubt`, the share of the error that it may be, sets δ. What is left of the error
+when training is over is another number, which `fit_spread` takes from validation draws; the intervals of an estimate have both,
+the doubt and the rest.
 """
 
 import math
@@ -33,6 +35,10 @@ _CACHED = 2**20
 """Entries of the dictionaries that are drawn at a time: small enough to stay in cache; larger pieces take twice as long."""
 _FEW, _THRESHOLD = 64, 1e-3
 """Of `start_from`: samples that scale the posterior, and the threshold in units of a step's root mean square."""
+_TRIED, _RATIO, _MOST_TRIES = 16, 1.25, 40
+"""Of the search of the first deviation: samples, the ratio of one to the next, and how many at most."""
+_ABOVE, _ABOVE_CONSTANT = 1.5, 1.25
+"""The first deviation over the best one. The bound drives deviations up in time; a constant one, a single number, is slow."""
 _RIDGES = (1e-4, 1e-3, 1e-2, 1e-1)
 """What `start_from` tries, in units of the mean power of a code."""
 _PIECES = 16
@@ -76,6 +82,7 @@ class VLISTA(UnfoldedModel):
         augmentation: Kind = "paper",
         anchored: bool = False,
         noise: float = 0.1,
+        doubt: float | None = None,
         divergence_weight: float = 1e-3,
         draws: int = 1,
         prior_width: int = 32,
@@ -87,8 +94,9 @@ class VLISTA(UnfoldedModel):
         threshold: float | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
-        """dictionary: where the decoder D [n, b] starts; measurements: m; noise: δ of the likelihood; draws: Monte Carlo
-        samples of the ELBO; prior_share: one of so many samples of a batch estimates the divergence from the conditional prior;
+        """dictionary: where the decoder D [n, b] starts; measurements: m; noise: δ of the likelihood; doubt: the share
+        of the error that doubt may be, from which `start_from` sets δ and the first deviation; draws: Monte Carlo samples of
+        the ELBO; prior_share: one of so many samples of a batch estimates the divergence from the conditional prior;
         family: of the distributions, a name in FAMILIES; deviation: where the posterior's deviations start; constant: one
         learned deviation for all, the control; step, threshold: as in ADLISTA."""
         super().__init__(layers, dictionary.dtype, measurements=measurements, length=dictionary.shape[0])
@@ -102,7 +110,9 @@ class VLISTA(UnfoldedModel):
         self.forms_product = augmentation == "paper"
         self.anchored, self.draws, self.prior_share, self.deviation = anchored, draws, prior_share, deviation
         self.divergence_weight = divergence_weight
-        self.noise = noise
+        self.doubt, self.constant = doubt, constant
+        self.noise: Tensor
+        self.register_buffer("noise", torch.tensor(float(noise)))
         self.spread: Tensor
         self.register_buffer("spread", torch.tensor(float(noise)))
         self.decoder = dictionary
@@ -123,7 +133,7 @@ class VLISTA(UnfoldedModel):
     def start_from(self, batch: Batch) -> None:
         """The paper's VLISTA starts with a posterior as `Posterior.start_from` has it, a step of 1/(2‖ΦΨ‖²), next to no
         threshold, and the decoder that fits sampled codes of the batch best: by least squares, with the ridge that suits the
-        last quarter of the batch. Ours, the anchored one, stays as built."""
+        last quarter of the batch. With `doubt`, δ and the deviations are set too. Ours, the anchored one, stays as built."""
         if self.anchored:
             return
         generator = torch.Generator().manual_seed(0)
@@ -141,6 +151,38 @@ class VLISTA(UnfoldedModel):
             codes.append(self.run(part.y, part.phi, part.noise_var, self.draw_noise(len(part), generator)).codes[-1])
         (entries,) = self.decoder.parameters()
         store_matrix(entries, _ridge(torch.cat(codes), batch.signal))
+        if self.doubt is not None:
+            error = (self.decoder.frozen().apply(torch.cat(codes)) - batch.signal).abs().square().mean()
+            self.noise.copy_((self.doubt * error / (self.divergence_weight * self.decoder.shape[0])).sqrt())
+            self._start_deviation(batch.select(torch.arange(min(len(batch), _TRIED), device=batch.y.device)), generator)
+
+    def _start_deviation(self, batch: Batch, generator: torch.Generator) -> None:
+        """Let the deviations start a little above those with the best bound, with N(0, 1) for every prior.
+
+        Descent moves all of them alike by the same weights that set them apart: on the way up from a start below the best these
+        fade, and deviations become alike; on the way down they grow (docs/notes/what-vlista-learns-on-images.md).
+        """
+        draws = [self.draw_noise(len(batch), generator)]
+        draws.append([-each for each in draws[0]])
+
+        def bound(deviation: float) -> float:
+            self.posterior.move_deviation(self.deviation, deviation)
+            runs = [self.run(batch.y, batch.phi, batch.noise_var, noise) for noise in draws]
+            likelihood = sum(float(each.mean()) for run in runs for each in self.log_likelihoods(run, batch.signal))
+            prior = standard_gaussian(runs[0].dictionaries[0])
+            parts = zip(runs[0].posteriors, runs[0].dictionaries, strict=True)
+            divergence = sum(float(q.divergence(prior, psi).mean()) for q, psi in parts)
+            self.posterior.move_deviation(deviation, self.deviation)
+            return likelihood / len(runs) - self.divergence_weight * divergence
+
+        best = self.deviation
+        reached = bound(best)
+        for ratio in (_RATIO, 1.0 / _RATIO):
+            for _ in range(_MOST_TRIES):
+                if (found := bound(best * ratio)) <= reached:
+                    break
+                best, reached = best * ratio, found
+        self.posterior.move_deviation(self.deviation, best * (_ABOVE_CONSTANT if self.constant else _ABOVE))
 
     @torch.no_grad()
     def fit_spread(self, batch: Batch, *, n_samples: int = 16) -> None:
