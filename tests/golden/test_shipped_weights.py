@@ -17,7 +17,7 @@ from chanest.problem import ChannelBatch, ChannelProblem
 from chanest.studies import STUDIES
 from chanest.studies.accuracy import AccuracyStudy
 from chanest.studies.ranking import Ranking
-from chanest.weights import SHIPPED, provenance
+from chanest.weights import SHIPPED, check_usable, provenance
 from vlista_core.metrics import nmse_db
 from vlista_core.study import read_study
 
@@ -139,7 +139,7 @@ def test_weights_of_other_channels_are_refused_in_one_sentence() -> None:
             "lmmse", _problem("hybrid_64x16"), weights=SHIPPED / "cdl_c_upa64x4.lmmse.safetensors", trained_on="any"
         )
     with pytest.raises(ValueError, match="chanest train large_256x16 -e atom-lmmse"):
-        chanest.get_estimator("atom-lmmse", _problem("large_256x16"))
+        check_usable("atom-lmmse", _problem("large_256x16"), None)
     with pytest.raises(ValueError, match="known are ls, lmmse"):
         chanest.get_estimator("a-dlista++", other)
     batch = _batch("hybrid_64x16", 10.0, 2)
