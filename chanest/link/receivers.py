@@ -41,7 +41,7 @@ def receiver(name: str, link: Link, validation: list[Blocks]) -> tuple[Receiver,
 
 def _estimator(name: str, link: Link, validation: list[Blocks]) -> tuple[Receiver, dict[str, Json]]:
     """One whose variance is scaled to its errors on the validation blocks or, where it has none, is the size of these."""
-    block = EstimatorBlock(link.grid, get_estimator(name, link.problem), pilots=link.pilots)
+    block = EstimatorBlock(link.grid, get_estimator(name, link.problem, substitute=False), pilots=link.pilots)
 
     def beams(blocks: Blocks) -> tuple[Tensor, Tensor, Tensor | None]:
         phi = blocks.training.phi

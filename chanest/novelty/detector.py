@@ -105,7 +105,7 @@ class NoveltyDetector:
         """
         if not snr_db or not all(math.isfinite(snr) for snr in snr_db):
             raise ValueError(f"snr_db must be one or more finite numbers, got {list(snr_db)}")
-        estimator = estimator or get_estimator(get_score(score).estimator, problem)
+        estimator = estimator or get_estimator(get_score(score).estimator, problem, guarded=False, substitute=False)
         made = cls.check(problem, score, estimator, frames=frames, level=level)
         levels = sorted(set(snr_db))
         for place, snr in enumerate(levels):

@@ -84,7 +84,7 @@ def planned_weights(name: str, problem: ChannelProblem, trained_on: str | None =
 
 def planned_files(name: str, problem: ChannelProblem) -> Cell:
     """Hashes of the weights and of the calibration that an estimator comes with; None where there is none."""
-    weights, calibration = planned_weights(name, problem), get_estimator(name, problem).calibration
+    weights, calibration = planned_weights(name, problem), get_estimator(name, problem, substitute=False).calibration
     text = "" if calibration is None else calibration.model_dump_json()
     return {"weights": weights, "calibration": hashlib.sha256(text.encode()).hexdigest()[:16] if text else None}
 
@@ -100,7 +100,7 @@ def load(cell: Cell, problem: ChannelProblem, trained_on: str | None = None) -> 
     made = {} if path is None else provenance(path)
     recipe = {key: value for key, value in made.items() if key not in _IDENTITY}
     facts: Row = {"trained_on": made.get("scenario"), "budget": made.get("budget"), "recipe": recipe or None}
-    return get_estimator(name, problem, trained_on=lender(name, trained_on)), facts
+    return get_estimator(name, problem, trained_on=lender(name, trained_on), substitute=False), facts
 
 
 def draws(

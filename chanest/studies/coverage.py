@@ -58,7 +58,7 @@ class CoverageStudy(ChannelStudy):
     def _check_variance(self, name: str) -> None:
         """ValueError where an estimator without a calibration has no variance of its own."""
         one = self.problem.sample(1, seed=self.seed, split="validation", snr_db=self.snr_db[0])
-        if get_estimator(name, self.problem).estimate(one.y, one.phi, one.noise_var).variance is None:
+        if get_estimator(name, self.problem, substitute=False).estimate(one.y, one.phi, one.noise_var).variance is None:
             scenario = self.scenario.name
             raise ValueError(f"{name} has no variance for {scenario}; fit one: chanest calibrate {scenario} -e {name}")
 

@@ -71,7 +71,7 @@ class NoveltyStudy(ChannelStudy):
         for what, count in (("frames", self.frames), ("home_frames", self.home_frames)):
             check_count(what, count, least=max(self.lengths, default=1))
         for score in self.scores:
-            estimator = get_estimator(self.estimator_of(score), self.problem)
+            estimator = get_estimator(self.estimator_of(score), self.problem, guarded=False, substitute=False)
             NoveltyDetector.check(self.problem, score, estimator, frames=self.reference_frames, level=self.level)
 
     def estimator_of(self, score: str) -> str:
@@ -181,7 +181,9 @@ def _home(study: NoveltyStudy, weights: str) -> tuple[NoveltyDetector, Tensor]:
     """The detector of one score at one SNR and whitened frames from home, kept from change to change: [frames, features]."""
     (score,) = study.scores
     detector = NoveltyDetector.fit(
-        study.problem, score, estimator=get_estimator(study.estimator_of(score), study.problem), snr_db=study.snr_db,
+        study.problem, score,
+        estimator=get_estimator(study.estimator_of(score), study.problem, guarded=False, substitute=False),
+        snr_db=study.snr_db,
         frames=study.reference_frames, level=study.level, seed=study.seed,
     )  # fmt: skip
     return detector, _white(study, detector, HOME)

@@ -54,7 +54,10 @@ class TrackingStudy(ChannelStudy):
             fault = f"its channel.snapshots must be 2 or more, got {self.snapshots}"
             raise ValueError(f"{self.scenario.name} has no tracks: {fault}")
         for name in self.estimators:
-            Tracker(get_estimator(name, self.problem, trained_on=self.trained_on), memory=self.memory)
+            Tracker(
+                get_estimator(name, self.problem, trained_on=self.trained_on, guarded=False, substitute=False),
+                memory=self.memory,
+            )
 
     def cells(self) -> list[Cell]:
         self.check()

@@ -65,16 +65,18 @@ def get_estimator(
     weights: Path | str | None = None,
     trained_on: str | None = None,
     guarded: bool = True,
+    substitute: bool = True,
 ) -> ChannelEstimator:
     """The estimator `name` for `problem`, with weights of your own training, else shipped ones, where there are some.
 
     weights: a file of your choice; trained_on: take the weights of another scenario, such as a mixture of channel models,
     whose arrays must be the same. A calibration of these weights and this front end comes with it where there is one.
     guarded: let the universal estimate answer where y speaks against the channels that gated-lmmse or atom-lmmse learned from.
-    Where a learned estimator has no weights for the scenario, the universal one is given in its place, and a line says so.
+    substitute: where a learned estimator has no weights for the scenario, give the universal one in its place, and say so in a
+    line; a ValueError otherwise.
     """
     path = find_weights(name, trained_on or problem.scenario.name) if weights is None else Path(weights)
-    if path is None and trained_on is None and _has_substitute(name, problem):
+    if substitute and path is None and trained_on is None and _has_substitute(name, problem):
         _LOG.warning("%s has no weights for %s: universal is taken in its place", name, problem.scenario.name)
         return get_estimator(UNIVERSAL, problem)
     estimator = uncalibrated(name, problem, path, trained_on)
