@@ -117,3 +117,18 @@ def test_mnist_by_the_papers_recipe() -> None:
         )
         shown = [float(text.replace(",", "")) for text in spent]
         assert shown == [budget["steps"], budget["samples"], round(budget["seconds"])], name
+
+
+def test_every_source() -> None:
+    known = {
+        (row["scenario"], row.get("name") or row.get("estimator"), row["snr_db"]): row["nmse_db"]
+        for row in _rows("bench")
+    }
+    heading, *lines = _table("| source | `sbl`")
+    assert len(lines) == 9
+    for scenario, *figures in ([cell.strip("`") for cell in line] for line in lines):
+        bound = "genie-angles" if scenario.startswith("cdl") else "genie-rays"
+        for name, texts in zip([*(cell.strip("`") for cell in heading[1:-1]), bound], figures, strict=True):
+            if texts != "–":
+                for snr, text in zip((0.0, 10.0, 20.0), texts.split(" / "), strict=True):
+                    assert _agrees(text, known[scenario, name, snr]), (scenario, name, snr)
