@@ -46,20 +46,18 @@ class Guarded(ChannelEstimator):
         mixed = other.signal + share[:, None] * (found.signal - other.signal)
         return replace(found, signal=mixed, own_share=share)
 
-    def spread_weighed(
-        self, measured: Measurement, own: Posterior, mean: Tensor, variance: Tensor, probes: LinearMap | None
-    ) -> Tensor:
-        """The variance of the mixture. mean, variance: of the own model, through the probes where there are some."""
+    def spread_weighed(self, measured: Measurement, own: Posterior, probes: LinearMap | None) -> Tensor:
+        """The variance of the mixture. own: of the own model, through the probes where there are some."""
         if self.guard is None:
-            return variance
+            return own.variance
         other = self.guard.infer(measured)
         share = self._share(own.log_evidence, other)[:, None]
         if not bool((share < 1).any()):
-            return variance
+            return own.variance
         spread = self.guard.spread(measured, other, probes)
         signal = other.signal if probes is None else probes.apply(other.signal)
-        apart = share * (1.0 - share) * squared_modulus(mean - signal)
-        return share * variance + (1.0 - share) * spread + apart
+        apart = share * (1.0 - share) * squared_modulus(own.mean - signal)
+        return share * own.variance + (1.0 - share) * spread + apart
 
     @staticmethod
     def _share(own: Tensor, other: Estimate) -> Tensor:

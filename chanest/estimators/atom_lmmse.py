@@ -96,7 +96,7 @@ class AtomLMMSE(Guarded):
     def spread(self, measured: Measurement, found: Estimate, probes: LinearMap | None) -> Tensor:
         prior, noisy = self.adapted(measured)
         through = condition(prior, noisy, probes)
-        return self.spread_weighed(measured, condition(prior, noisy), through.mean, through.variance, probes)
+        return self.spread_weighed(measured, through, probes)
 
     def adapted(self, measured: Measurement) -> tuple[DirectionCovariance, Measurement]:
         """R with the powers that the network gives, and the measurement with the misfit in its noise."""

@@ -75,7 +75,7 @@ class GatedLMMSE(FamilyEstimator, Guarded):
     def spread(self, measured: Measurement, found: Estimate, probes: LinearMap | None) -> Tensor:
         prior = self.codebook.mixture(self.log_weights(measured).exp())
         through = condition(prior, measured, probes)
-        return self.spread_weighed(measured, condition(prior, measured), through.mean, through.variance, probes)
+        return self.spread_weighed(measured, through, probes)
 
     def infer_given(self, measured: Measurement, log_weights: Tensor) -> Estimate:
         return Estimate(condition(self.codebook.mixture(log_weights.exp()), measured).mean)
