@@ -8,7 +8,6 @@ of the paths, whitened by what the grid holds: one factorisation in all.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -57,41 +56,27 @@ class Refined:
 
     def select(self, some: Tensor) -> "Refined":
         """Of the chosen samples: [k]."""
-        return self._of(lambda tensor: tensor[some])
+        return self._with([tensor[some] for tensor in self._tensors()])
 
     def updated(self, some: Tensor, other: "Refined") -> "Refined":
-        """With what another has for the chosen samples; paths that only one of them has are added."""
-        added = other.found.shape[1] - self.found.shape[1]
-        wider = replace(
-            self,
-            prior=replace(
-                self.prior, powers=_longer(self.prior.powers, added), signals=_longer(self.prior.signals, added)
-            ),
-            paths=replace(
-                self.paths,
-                departing=_longer(self.paths.departing, added),
-                arriving=_longer(self.paths.arriving, added),
-            ),
-            found=_longer(self.found, added),
-        )
-        others = iter(other._tensors())
-        return wider._of(lambda tensor: tensor.index_copy(0, some, next(others)))
+        """With what another, of as many paths or more, has for the chosen samples."""
+        more = other.found.shape[1] - self.found.shape[1]
+        grid, *of_paths, log_evidence, mean = self._tensors()
+        own = [grid, *(_longer(tensor, more) for tensor in of_paths), log_evidence, mean]
+        return self._with([mine.index_copy(0, some, new) for mine, new in zip(own, other._tensors(), strict=True)])
 
     def _tensors(self) -> list[Tensor]:
-        kept: list[Tensor] = []
-        self._of(lambda tensor: kept.append(tensor) or tensor)  # type: ignore[func-returns-value]
-        return kept
+        """All of the samples: powers on the grid, what paths have, then the evidence and the mean."""
+        prior, paths = self.prior, self.paths
+        of_paths = [prior.powers, prior.signals, paths.departing, paths.arriving, self.found]
+        return [prior.grid.powers, *of_paths, self.log_evidence, self.mean]
 
-    def _of(self, change: Callable[[Tensor], Tensor]) -> "Refined":
-        """The same with every tensor of samples changed, in a fixed order."""
-        grid = replace(self.prior.grid, powers=change(self.prior.grid.powers), view=None)
-        return Refined(
-            PathCovariance(grid, change(self.prior.powers), change(self.prior.signals)),
-            replace(self.paths, departing=change(self.paths.departing), arriving=change(self.paths.arriving)),
-            change(self.found),
-            change(self.log_evidence),
-            change(self.mean),
-        )
+    def _with(self, tensors: list[Tensor]) -> "Refined":
+        """The same of other samples, from tensors in the order of `_tensors`."""
+        on_grid, powers, signals, departing, arriving, found, log_evidence, mean = tensors
+        prior = PathCovariance(replace(self.prior.grid, powers=on_grid, view=None), powers, signals)
+        paths = replace(self.paths, departing=departing, arriving=arriving)
+        return Refined(prior, paths, found, log_evidence, mean)
 
 
 @torch.no_grad()
