@@ -9,7 +9,7 @@ they are, so sums over arrivals are sums over receive lags, of which half suffic
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 
 import torch
 from torch import Tensor
@@ -245,6 +245,7 @@ def ramps(phases: Tensor, places: Tensor) -> Tensor:
     return torch.polar(torch.ones_like(angle), angle).mT
 
 
+@cache
 def elements(array: Array) -> Tensor:
     """(column, row) of the elements of one polarisation in the order of vec(H): [N, 2]."""
     return torch.cartesian_prod(torch.arange(array.columns), torch.arange(array.rows)).reshape(-1, 2)

@@ -5,13 +5,14 @@ that powers p of the atoms give a channel is a table of lags: two small products
 """
 
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from chanest.arrays import Array
 from chanest.channels.coefficients import RayFactors
+from chanest.covariances.angular import elements, ramps
 from chanest.covariances.families import k_means
 from chanest.covariances.lags import BeamView, LagCovariance, LagLayout, array_lags
 from chanest.dictionaries import KroneckerMap
@@ -35,14 +36,14 @@ class Directions(KroneckerMap):
     @classmethod
     def of(cls, departing: Tensor, arriving: Tensor, layout: LagLayout) -> "Directions":
         """From phases alone; the factors are the atoms of both ends."""
-        rx, tx = _ramps(arriving, _elements(layout.rx)), _ramps(departing, _elements(layout.tx))
+        rx, tx = ramps(arriving, elements(layout.rx)), ramps(departing, elements(layout.tx))
         return cls(rx, tx, departing=departing, arriving=arriving, layout=layout)
 
     @cached_property
     def lags(self) -> KroneckerMap:
         """What every atom adds to the covariance at each lag: powers [batch, atoms] -> [batch, transmit·receive lags]."""
         receive, transmit = array_lags(self.layout.rx)[-self.layout.shape[0] :], array_lags(self.layout.tx)
-        return KroneckerMap(_ramps(self.arriving, receive), _ramps(self.departing, transmit))
+        return KroneckerMap(ramps(self.arriving, receive), ramps(self.departing, transmit))
 
     def sums(self, table: Tensor) -> Tensor:
         """aᴴQa of every atom a from the lag sums of Q (see `BeamView.pulled_back`): -> [batch, departures·arrivals]."""
@@ -127,20 +128,8 @@ def distinct(phases: Tensor, most: int, seed: int) -> tuple[Tensor, Tensor]:
     return mean.angle(), which
 
 
-def _ramps(phases: Tensor, places: Tensor) -> Tensor:
-    """exp(j·phases·place). phases: [directions, 2] per column and row, places: [places, 2] -> [places, directions]."""
-    angle = phases @ places.to(phases).mT
-    return torch.polar(torch.ones_like(angle), angle).mT
-
-
 def _phases(steering: Tensor, array: Array) -> Tensor:
     """From one column to the next and from one row to the next. [batch, rays, N] -> [batch·rays, 2]."""
     grid = steering.reshape(-1, array.columns, array.rows)
     steps = [grid.narrow(axis, min(1, grid.shape[axis] - 1), 1)[:, 0, 0] / grid[:, 0, 0] for axis in (1, 2)]
     return torch.stack(steps, 1).angle()
-
-
-@cache
-def _elements(array: Array) -> Tensor:
-    """(column, row) of the elements in the order of vec(H): [N, 2]."""
-    return torch.cartesian_prod(torch.arange(array.columns), torch.arange(array.rows))
