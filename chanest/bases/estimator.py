@@ -1,7 +1,7 @@
 """What all channel estimators share: the noise may be unknown, the arrays are checked, weights go to a file and back."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import ClassVar, Self
 
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from chanest.bases import power
+from chanest.bases.chunks import chunk_by_chunk, joined, selected
 from chanest.fit import Fit
 from chanest.problem import ChannelBatch, ChannelProblem
 from chanest.uncertainty.calibration import Calibration
@@ -113,7 +114,7 @@ class ChannelEstimator(nn.Module, Estimator, Configured):
         with torch.no_grad():
             unit = None if self.scale_free else self.unit(measured)
             measured = measured if unit is None else power.in_unit(measured, unit)
-            found = joined([self.infer(part) for part, _ in in_chunks(measured, self.chunk(measured))])
+            found = joined(chunk_by_chunk(lambda part, _: self.infer(part), measured, self.chunk(measured)))
             found = found if self.loudest is None else power.kept(measured, found, self.loudest)
         own = partial(self._variance, None, measured, found, unit)
         out = found if unit is None else power.out_of_unit(found, unit)
@@ -161,11 +162,12 @@ class ChannelEstimator(nn.Module, Estimator, Configured):
         self, one: ChunkSpread, measured: Measurement, found: Estimate, probes: LinearMap | None
     ) -> Tensor | None:
         """The variances of any number of samples from those of a few at a time; None where `one` has none."""
-        parts = []
-        with torch.no_grad():
-            for part, some in in_chunks(measured, _SPREAD_ENTRIES // self.signal_length**2):
-                chosen = probes if probes is None or probes.batch is None else probes.select(some)
-                parts.append(one(part, some, selected(found, some), chosen))
+
+        def of_chunk(part: Measurement, some: Tensor) -> Tensor | None:
+            chosen = probes if probes is None or probes.batch is None else probes.select(some)
+            return one(part, some, selected(found, some), chosen)
+
+        parts = chunk_by_chunk(of_chunk, measured, _SPREAD_ENTRIES // self.signal_length**2)
         known = [part for part in parts if part is not None]
         return torch.cat(known) if known else None
 
@@ -225,27 +227,3 @@ class GaussianEstimator(ChannelEstimator):
 
     def spread(self, measured: Measurement, found: Estimate, probes: LinearMap | None) -> Tensor:
         return condition(self.prior(measured), measured, probes).variance
-
-
-def in_chunks(measured: Measurement, size: int | None) -> Iterator[tuple[Measurement, Tensor]]:
-    """Consecutive samples, at most `size` of them at once, and which they are. None is all of them."""
-    every, device = len(measured.y), measured.y.device
-    size = every if size is None else max(1, size)
-    for start in range(0, every, size):
-        some = torch.arange(start, min(start + size, every), device=device)
-        yield (measured if len(some) == every else measured.select(some)), some
-
-
-def joined(parts: list[Estimate]) -> Estimate:
-    """One Estimate from those of consecutive samples; trajectories and draws are kept only where there is one part."""
-    if len(parts) == 1:
-        return parts[0]
-    every = ("signal", "code", "variance", "iterations", "log_evidence", "freedom", "own_share")
-    names = [name for name in every if getattr(parts[0], name) is not None]
-    build: Callable[..., Estimate] = Estimate
-    return build(**{name: torch.cat([getattr(part, name) for part in parts]) for name in names})
-
-
-def selected(found: Estimate, some: Tensor) -> Estimate:
-    """Signal and variance of the chosen samples."""
-    return Estimate(found.signal[some], variance=None if found.variance is None else found.variance[some])

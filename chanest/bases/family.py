@@ -9,7 +9,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from chanest.bases.estimator import ChannelEstimator, in_chunks, joined
+from chanest.bases.chunks import chunk_by_chunk, joined
+from chanest.bases.estimator import ChannelEstimator
 from chanest.uncertainty.estimate import ChannelEstimate
 from vlista_core.estimate import Estimate, Measurement
 from vlista_core.linops import LinearMap
@@ -44,14 +45,15 @@ class FamilyEstimator(ChannelEstimator):
 
     def weigh(self, measured: Measurement) -> Tensor:
         """`log_weights` of any number of samples."""
-        with torch.no_grad():
-            return torch.cat([self.log_weights(part) for part, _ in in_chunks(measured, self.chunk(measured))])
+        return torch.cat(chunk_by_chunk(lambda part, _: self.log_weights(part), measured, self.chunk(measured)))
 
     def estimate_given(self, measured: Measurement, log_weights: Tensor) -> ChannelEstimate:
         """`estimate` with these weights: [batch, members]. The variance is that of the weighted family itself."""
-        chunks = in_chunks(measured, self.chunk(measured))
-        with torch.no_grad():
-            found = joined([self.infer_given(part, log_weights[some]) for part, some in chunks])
+
+        def inferred(part: Measurement, some: Tensor) -> Estimate:
+            return self.infer_given(part, log_weights[some])
+
+        found = joined(chunk_by_chunk(inferred, measured, self.chunk(measured)))
 
         def one(part: Measurement, some: Tensor, kept: Estimate, probes: LinearMap | None) -> Tensor:
             return self.spread_given(part, kept, log_weights[some], probes)

@@ -35,14 +35,14 @@ class AngularGrid:
     dtype: torch.dtype = torch.complex64
     """Of the atoms; directions are of its real part."""
 
-    @property
+    @cached_property
     def axes(self) -> tuple[int, int, int, int]:
         """Points along columns and rows of the transmitter, then of the receiver."""
         sizes = (self.tx.columns, self.tx.rows, self.rx.columns, self.rx.rows)
         columns, rows, receive_columns, receive_rows = (self._points(size) for size in sizes)
         return columns, rows, receive_columns, receive_rows
 
-    @property
+    @cached_property
     def shape(self) -> tuple[int, ...]:
         """Of a tensor of atoms with the directions of each axis apart: (pol_t, columns, rows, pol_r, columns, rows)."""
         axes = self.axes
@@ -205,8 +205,14 @@ class AngularCovariance(Covariance):
         return dictionary.apply(self.powers * dictionary.adjoint(x))
 
     def seen(self, phi: LinearMap) -> Tensor:
-        view = self.view if self.view is not None and self.view.phi is phi else GridView(self._grid, phi)
-        return view.seen(self.powers)
+        known = self.view is not None and self.view.phi is phi
+        return self._through_view if known else GridView(self._grid, phi).seen(self.powers)
+
+    @cached_property
+    def _through_view(self) -> Tensor:
+        """ΦRΦᴴ of the Φ that was prepared, worked out once."""
+        assert self.view is not None
+        return self.view.seen(self.powers)
 
     def mixture(self, weights: Tensor) -> "AngularCovariance":
         return AngularCovariance(weights @ self.powers, self.grid)
@@ -251,11 +257,12 @@ def elements(array: Array) -> Tensor:
     return torch.cartesian_prod(torch.arange(array.columns), torch.arange(array.rows)).reshape(-1, 2)
 
 
-def smoothed(field: Tensor, axes: Sequence[int]) -> Tensor:
-    """Means with weights ¼, ½, ¼ along axes that go round."""
+def smoothed(field: Tensor, axes: Sequence[int], reach: int = 1) -> Tensor:
+    """Means with weights ¼, ½, ¼ of points `reach` apart along axes that go round."""
     for axis in axes:
         if field.shape[axis] > 1:
-            field = 0.5 * field + 0.25 * (field.roll(1, axis) + field.roll(-1, axis))
+            beside = field.roll(reach, axis).add_(field.roll(-reach, axis))
+            field = beside.mul_(0.25).add_(field, alpha=0.5)
     return field
 
 

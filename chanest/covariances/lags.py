@@ -66,6 +66,12 @@ class LagLayout:
         return torch.where(lag < 0, self.shape[0] - lag, lag)
 
     @cached_property
+    def members(self) -> Tensor:
+        """Which pairs of receive elements have each lag, those that are mirrored left out: [N_r², receive lags], 0 or 1."""
+        lags = torch.arange(self.shape[0])
+        return (self.pairs.reshape(-1, 1) == lags).to(torch.float32)
+
+    @cached_property
     def sides(self) -> Tensor:
         """How often a table implies its rows: once for receive lag 0, twice, mirrored, for the others: [receive lags, 1]."""
         return torch.tensor([[1.0], *[[2.0]] * (self.shape[0] - 1)])
@@ -272,7 +278,10 @@ def spread_pairs(weights: Tensor, matrix: Tensor) -> Tensor:
 
 def sums_at_lags(layout: LagLayout, pairs: Tensor) -> Tensor:
     """Sums over the pairs of receive elements at each lag. [batch, T, N_r, N_r, T'] -> [batch, receive lags, T, T']."""
-    return torch.stack([pairs[:, :, layout.pairs == lag].sum(2) for lag in range(layout.shape[0])], 1)
+    batch, pilots, receive, _, others = pairs.shape
+    chosen = layout.members.to(pairs.device, pairs.dtype)
+    flat = pairs.permute(0, 1, 4, 2, 3).reshape(batch, pilots, others, receive**2)
+    return (flat @ chosen).permute(0, 3, 1, 2)
 
 
 def _mean_lags(steering: Tensor, array: Array) -> Tensor:

@@ -1,6 +1,7 @@
 """Plane waves of any direction, and powers on a grid together with some of them as a covariance."""
 
 from dataclasses import dataclass, replace
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -40,9 +41,12 @@ class Paths:
         With slopes: [batch, 5, paths, pol_t·pol_r, m], the columns themselves first, then their slopes along the four axes.
         """
         transmit, receive = self.steering()
-        combinations = ((0, 0), (1, 0), (2, 0), (0, 1), (0, 2)) if slopes else ((0, 0),)
-        found = [self._seen(phi, transmit[:, i], receive[:, j]) for i, j in combinations]
-        return torch.stack(found, 1) if slopes else found[0]
+        if not slopes:
+            return self._seen(phi, transmit[:, 0], receive[:, 0])
+        sent = torch.cat([transmit, transmit[:, :1], transmit[:, :1]], 1)
+        received = torch.cat([receive[:, :1], receive[:, :1], receive], 1)
+        found = self._seen(phi, sent.flatten(1, 2), received.flatten(1, 2))
+        return found.reshape(*sent.shape[:3], *found.shape[2:])
 
     def signals(self) -> Tensor:
         """ψ of every path and pair of polarisations: [batch, paths, pol_t·pol_r, n]."""
@@ -124,8 +128,15 @@ class PathCovariance(Covariance):
 
 def _with_slopes(phases: Tensor, array: Array) -> Tensor:
     """Steering vectors and their slopes along columns and rows: [batch, paths, 2] -> [batch, 3, paths, elements]."""
-    places = elements(array).to(phases)
+    places, with_slopes = (each.to(phases.device) for each in _places(array, phases.dtype))
     angle = phases @ places.mT
     steering = torch.polar(torch.ones_like(angle), angle)
-    middle = places - places.mean(0)
-    return torch.stack([steering, *(1j * middle[:, axis] * steering for axis in (0, 1))], 1)
+    return steering[:, None] * with_slopes
+
+
+@cache
+def _places(array: Array, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Column and row of every element, [elements, 2]; factors of a steering vector and of its slopes, [3, 1, elements]."""
+    places = elements(array).to(dtype)
+    middle = (places - places.mean(0)).mT
+    return places, torch.cat([torch.ones_like(middle[:1]), 1j * middle])[:, None]

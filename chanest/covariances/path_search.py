@@ -47,22 +47,13 @@ class PathSearch:
         self.damping = torch.full_like(self.now.evidence, _DAMPING)
 
     def improve(self, furthest: Tensor) -> None:
-        """One step of the powers, then one of the directions, each where it helps. furthest: a step at the most, [4]."""
-        powers = self._mackay()
-        tried = self._fit(self.columns[:, 0], powers)
-        self._take(tried.evidence > self.now.evidence + _WORTH, tried, powers=powers)
-        paths = self.paths.moved(self._gauss_newton(furthest))
+        """One step of powers and directions together, taken where it helps. furthest: of a direction at the most, [4]."""
+        powers, paths = self._mackay(), self.paths.moved(self._gauss_newton(furthest))
         columns = self._columns(paths)
-        tried = self._fit(columns[:, 0], self.powers)
+        tried = self._fit(columns[:, 0], powers)
         better = tried.evidence > self.now.evidence + _WORTH
-        self._take(better, tried, paths=paths, columns=columns)
+        self._take(better, tried, powers, paths, columns)
         self.damping = self.damping * torch.where(better, _EASIER, _HARDER)
-
-    def unexplained(self) -> Tensor:
-        """C⁻¹y of the whole model: [batch, m]."""
-        left = self.y - torch.einsum("bkc,bkcm->bm", self.now.gains, self.columns[:, 0])
-        solved: Tensor = torch.linalg.solve_triangular(self.factor.mH, left[:, :, None], upper=True)
-        return solved[:, :, 0]
 
     def _mackay(self) -> Tensor:
         """P ← |E x|²/(1 - Var x/P)."""
@@ -109,15 +100,7 @@ class PathSearch:
         white: Tensor = torch.linalg.solve_triangular(self.factor, rows.mT, upper=False)
         return white.mT
 
-    def _take(
-        self,
-        better: Tensor,
-        tried: Fit,
-        *,
-        powers: Tensor | None = None,
-        paths: Paths | None = None,
-        columns: Tensor | None = None,
-    ) -> None:
+    def _take(self, better: Tensor, tried: Fit, powers: Tensor, paths: Paths, columns: Tensor) -> None:
         """Take what was tried for the samples where it is better: [batch] bool."""
 
         def chosen(new: Tensor, old: Tensor) -> Tensor:
@@ -125,14 +108,6 @@ class PathSearch:
 
         names = ("evidence", "gains", "scaled", "factor")
         self.now = Fit(*(chosen(getattr(tried, name), getattr(self.now, name)) for name in names))
-        if powers is not None:
-            self.powers = chosen(powers, self.powers)
-        if columns is not None:
-            self.columns = chosen(columns, self.columns)
-        if paths is not None:
-            departing, arriving = paths.departing, paths.arriving
-            self.paths = replace(
-                self.paths,
-                departing=chosen(departing, self.paths.departing),
-                arriving=chosen(arriving, self.paths.arriving),
-            )
+        self.powers, self.columns = chosen(powers, self.powers), chosen(columns, self.columns)
+        departing = chosen(paths.departing, self.paths.departing)
+        self.paths = replace(self.paths, departing=departing, arriving=chosen(paths.arriving, self.paths.arriving))

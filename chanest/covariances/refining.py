@@ -1,191 +1,151 @@
-"""A few paths off the grid: powers on a grid for most of a channel, and directions of any value for what stands out of it.
+"""Paths off the grid: directions of any value for what stands out of the powers on a grid.
 
 Where a channel is a few plane waves, a grid spreads each of them over its neighbours, and at high SNR that is what limits an
-estimate. `refine` takes the peaks of the powers on a grid for paths with continuous directions, leaves a little of the powers
-around them, and improves directions and powers by the evidence of y: powers by MacKay's fixed point, directions by
-Gauss–Newton steps with the gains projected out, each step taken where the evidence rises. Everything happens in the few columns
-of the paths, whitened by what the grid holds: one factorisation in all.
+estimate. `peaks` begins paths of continuous directions where powers on a grid have maxima; `take_off` leaves a little of the
+powers around them on the grid; `improve` moves directions and powers of all paths to more evidence
+(`chanest.covariances.path_search`). Nothing here has a gradient: to the network that calls it (`chanest.networks.universal`)
+paths are data.
 """
 
 import math
 from dataclasses import dataclass, replace
+from functools import cache
 
 import torch
 from torch import Tensor
 
-from chanest.covariances.angular import AngularCovariance, AngularGrid, GridView, smoothed
+from chanest.covariances.angular import AngularCovariance, AngularGrid
 from chanest.covariances.offgrid import PathCovariance, Paths
 from chanest.covariances.path_search import AXES, PathSearch
 from vlista_core.estimate import Measurement
 from vlista_core.gaussian import condition
-from vlista_core.prox import squared_modulus
 
-_DETERMINED, _WEAKEST = 0.5, 1e-4
-"""A peak is a path from so much of p·q on, and from that share of all powers on."""
-_LEFT = 0.05
+_DETERMINED, _WEAKEST = 0.2, 0.01
+"""A peak may be a path from so much of p·q on, which it shares with its neighbours, and from that share of all powers on."""
+LEFT = 0.2
 """Share of the grid's powers around a path that stays on the grid."""
-_ROUNDS_AFTER = 3
-"""Of the improvement after a path was added."""
-_FEW, _HOPELESS = 4, 5.0
-"""A model of more paths than that and with so much less evidence than the grid alone, in nats, is not worked on any further."""
-_SEEN = 1e-3
-"""A direction of which the beams see less, as a share of the best seen one, gets no path."""
-_SHRINKING = 2.0
-"""With which power the means of g/q, where they are below one, shrink the powers on the grid."""
-_SURPRISE = 4.6
-"""How far beyond log(directions) g/q must be for a path to be added: noise does that in one of a hundred samples."""
 
 
 @dataclass(frozen=True, eq=False)
-class Refined:
-    """What `refine` found."""
+class OffGrid:
+    """Paths of a batch, each sample with as many as it has: the others have no power."""
 
-    prior: PathCovariance
     paths: Paths
+    powers: Tensor
+    """[batch, paths, pol_t·pol_r], 0 where there is no path."""
     found: Tensor
-    """Which of the paths there are: [batch, paths] bool."""
-    log_evidence: Tensor
-    """Of y, without its constant, as `Posterior.log_evidence`: [batch]."""
-    mean: Tensor
-    """E h given y: [batch, n]."""
+    """Which paths there are: [batch, paths] bool."""
+
+    @classmethod
+    def none(cls, grid: AngularGrid, powers: Tensor) -> "OffGrid":
+        """No path at all. powers: of the grid, [batch, atoms]."""
+        batch, pairs = len(powers), len(grid.tx.slants) * len(grid.rx.slants)
+        nowhere = powers.new_zeros(batch, 0, 2)
+        found = torch.zeros(batch, 0, dtype=torch.bool, device=powers.device)
+        return cls(Paths(nowhere, nowhere, grid.rx, grid.tx), powers.new_zeros(batch, 0, pairs), found)
 
     @property
     def count(self) -> Tensor:
-        """Paths off the grid: [batch]."""
+        """Paths of each sample: [batch]."""
         return self.found.sum(1)
 
-    def select(self, some: Tensor) -> "Refined":
+    def with_grid(self, grid: AngularCovariance) -> AngularCovariance | PathCovariance:
+        """The model of both; that of the grid alone where no sample has a path."""
+        if not self.found.shape[1]:
+            return grid
+        return PathCovariance(grid, self.powers, self.paths.signals())
+
+    def select(self, some: Tensor) -> "OffGrid":
         """Of the chosen samples: [k]."""
-        return self._with([tensor[some] for tensor in self._tensors()])
+        paths = replace(self.paths, departing=self.paths.departing[some], arriving=self.paths.arriving[some])
+        return OffGrid(paths, self.powers[some], self.found[some])
 
-    def updated(self, some: Tensor, other: "Refined") -> "Refined":
-        """With what another, of as many paths or more, has for the chosen samples."""
-        more = other.found.shape[1] - self.found.shape[1]
-        grid, *of_paths, log_evidence, mean = self._tensors()
-        own = [grid, *(_longer(tensor, more) for tensor in of_paths), log_evidence, mean]
-        return self._with([mine.index_copy(0, some, new) for mine, new in zip(own, other._tensors(), strict=True)])
-
-    def _tensors(self) -> list[Tensor]:
-        """All of the samples: powers on the grid, what paths have, then the evidence and the mean."""
-        prior, paths = self.prior, self.paths
-        of_paths = [prior.powers, prior.signals, paths.departing, paths.arriving, self.found]
-        return [prior.grid.powers, *of_paths, self.log_evidence, self.mean]
-
-    def _with(self, tensors: list[Tensor]) -> "Refined":
-        """The same of other samples, from tensors in the order of `_tensors`."""
-        on_grid, powers, signals, departing, arriving, found, log_evidence, mean = tensors
-        prior = PathCovariance(replace(self.prior.grid, powers=on_grid, view=None), powers, signals)
+    def updated(self, some: Tensor, other: "OffGrid") -> "OffGrid":
+        """With what another, of as many paths, has for the chosen samples."""
+        departing = self.paths.departing.index_copy(0, some, other.paths.departing)
+        arriving = self.paths.arriving.index_copy(0, some, other.paths.arriving)
         paths = replace(self.paths, departing=departing, arriving=arriving)
-        return Refined(prior, paths, found, log_evidence, mean)
+        powers = self.powers.index_copy(0, some, other.powers)
+        return OffGrid(paths, powers, self.found.index_copy(0, some, other.found))
+
+    def and_more(self, other: "OffGrid") -> "OffGrid":
+        """With the paths of another after the own ones."""
+        paths = replace(
+            self.paths,
+            departing=torch.cat([self.paths.departing, other.paths.departing], 1),
+            arriving=torch.cat([self.paths.arriving, other.paths.arriving], 1),
+        )
+        powers, found = torch.cat([self.powers, other.powers], 1), torch.cat([self.found, other.found], 1)
+        return OffGrid(paths, powers, found)
+
+    def shortened(self) -> "OffGrid":
+        """Without the places that no sample uses; paths of a sample come first."""
+        most = int(self.count.max()) if len(self.found) else 0
+        departing, arriving = self.paths.departing[:, :most], self.paths.arriving[:, :most]
+        paths = replace(self.paths, departing=departing, arriving=arriving)
+        return OffGrid(paths, self.powers[:, :most], self.found[:, :most])
 
 
 @torch.no_grad()
-def refine(
-    prior: AngularCovariance,
-    measured: Measurement,
-    determined: Tensor,
-    log_evidence: Tensor,
-    *,
-    most: int = 8,
-    rounds: int = 5,
-    additions: int = 3,
-) -> Refined:
-    """Take the peaks of a grid's powers off the grid, then look for what they hid.
+def peaks(model: AngularCovariance, determined: Tensor, *, most: int) -> OffGrid:
+    """Paths where a grid's powers have their strongest local maxima, with what they gather from their neighbours.
 
-    determined: p·q of every atom, [batch, atoms]; log_evidence: of the grid alone, [batch]; most: paths at the beginning;
-    rounds: of the improvement; additions: paths that may be added one by one, each where y asks for a direction far more than
-    the model expects.
+    determined: p·q of every atom, [batch, atoms]; most: paths of a sample.
     """
-    powers, index, found = _peaks(prior, determined, most)
-    around = _around(index, found, prior.grid)
-    rest = replace(prior, powers=torch.where(around, _LEFT * prior.powers, prior.powers))
-    taken = _taken(rest, measured, index, powers, found, rounds=rounds)
-    hopeful = (taken.count <= _FEW) | (taken.log_evidence > log_evidence - _HOPELESS)
-    promising = hopeful & (taken.count > 0)
-    for _ in range(0 if promising.is_meta else additions):
-        some = promising.nonzero()[:, 0]
-        if not len(some):
-            break
-        more, wanted = _one_more(taken.select(some), measured.select(some), prior.grid)
-        taken, promising = taken.updated(some, more), promising.clone()
-        promising[some] = wanted
-    return taken
-
-
-def _one_more(taken: Refined, measured: Measurement, grid: AngularGrid) -> tuple[Refined, Tensor]:
-    """A refined model with less on the grid where paths explain it and, where y asks for it, one more path; and where it did.
-
-    -> the model, and for which samples a path was added: [batch] bool.
-    """
-    model = replace(taken.prior, grid=replace(taken.prior.grid, view=GridView(grid, measured.phi)))
-    rest, wanted, best, strength = _looked_again(model, measured)
-    paths = taken.paths
-    departing, arriving = (each.to(strength) for each in (grid.departing, grid.arriving))
-    place = departing[best // len(arriving)], arriving[best % len(arriving)]
-    paths = replace(
-        paths,
-        departing=torch.cat([paths.departing, place[0][:, None]], 1),
-        arriving=torch.cat([paths.arriving, place[1][:, None]], 1),
-    )
-    powers = torch.cat([taken.prior.powers, (strength * wanted[:, None])[:, None]], 1)
-    found = torch.cat([taken.found, wanted[:, None]], 1)
-    return _improved(rest, measured, paths, powers, found, rounds=_ROUNDS_AFTER), wanted
-
-
-def _taken(
-    rest: AngularCovariance, measured: Measurement, index: Tensor, powers: Tensor, found: Tensor, *, rounds: int
-) -> Refined:
-    """Paths that begin at directions of the grid, improved. index: of the directions, [batch, paths]."""
-    grid, count = rest.grid, len(rest.grid.arriving)
+    grid, count = model.grid, len(model.grid.arriving)
+    if model.powers.is_meta:
+        return OffGrid.none(grid, model.powers)
+    powers, index, found = _maxima(model, determined, most)
     departing, arriving = (each.to(powers) for each in (grid.departing, grid.arriving))
     paths = Paths(departing[index // count], arriving[index % count], grid.rx, grid.tx)
-    return _improved(rest, measured, paths, powers, found, rounds=rounds)
+    return OffGrid(paths, powers, found).shortened()
 
 
-def _improved(
-    rest: AngularCovariance, measured: Measurement, paths: Paths, powers: Tensor, found: Tensor, *, rounds: int
-) -> Refined:
-    """Directions and powers of paths after some rounds. powers: [batch, paths, pol], found: [batch, paths] bool."""
-    posterior = condition(rest, measured)
-    search = PathSearch(measured, posterior.factor, paths, powers, found)
-    for _ in range(rounds):
-        search.improve(_furthest(rest.grid).to(powers))
-    signals = search.paths.signals()
-    mean = rest.apply(measured.phi.adjoint(search.unexplained())) + torch.einsum(
-        "bkc,bkcn->bn", search.now.gains, signals
-    )
-    volume = 2 * posterior.factor.diagonal(dim1=1, dim2=2).real.log().sum(1)
-    model = PathCovariance(rest, search.powers, signals)
-    return Refined(model, search.paths, found, search.now.evidence - volume, mean)
+@torch.no_grad()
+def take_off(
+    begun: OffGrid, model: AngularCovariance, measured: Measurement, *, rounds: int
+) -> tuple[OffGrid, Tensor, Tensor]:
+    """Improve paths that begin at peaks of a grid's powers, of which `LEFT` is left around them.
 
-
-def _looked_again(model: PathCovariance, measured: Measurement) -> tuple[AngularCovariance, Tensor, Tensor, Tensor]:
-    """What y asks for beyond a model: g/q, which is exponential of mean one where the model is right.
-
-    -> the powers on the grid, smaller where y asks for less around a direction; which samples ask for one more path, [batch]
-    bool, where, [batch], and its powers, [batch, pol].
+    rounds: of the improvement. -> the paths; what is left on the grid, [batch, atoms]; log evidence of both together, -inf
+    where there is no path, [batch].
     """
-    grid, view, batch = model.grid.grid, model.grid.view, len(measured.y)
-    assert view is not None
-    posterior = condition(model, measured)
-    expected = view.forms(posterior.precision)
-    expected = expected.maximum(_SEEN * expected.amax(1, keepdim=True) + torch.finfo(expected.dtype).tiny)
-    asked = squared_modulus(grid.dictionary.to(expected.device).adjoint(posterior.gradient))
-    field = (asked / expected).reshape(batch, *grid.shape)
-    less = smoothed(field, (2, 3, 5, 6)).clamp_max(1.0).reshape(batch, -1)
-    rest = replace(model.grid, powers=model.grid.powers * less.pow(_SHRINKING))
-    ratio, expected = (
-        each.reshape(batch, *grid.shape).movedim(4, 2).flatten(3).flatten(1, 2) for each in (field, expected)
+    left = torch.where(around(begun, model.grid), LEFT * model.powers, model.powers)
+    rest = replace(model, powers=left)
+    off, evidence = _searched(rest, measured, begun, begun.count.nonzero()[:, 0], rounds)
+    return off, left, evidence
+
+
+@torch.no_grad()
+def improve(off: OffGrid, rest: AngularCovariance, measured: Measurement, *, rounds: int) -> OffGrid:
+    """Directions and powers with more evidence, given what is on the grid."""
+    if not off.found.shape[1]:
+        return off
+    return _searched(rest, measured, off, off.count.nonzero()[:, 0], rounds)[0]
+
+
+def _searched(
+    rest: AngularCovariance, measured: Measurement, off: OffGrid, some: Tensor, rounds: int
+) -> tuple[OffGrid, Tensor]:
+    """The paths of the chosen samples after some rounds, and their evidence with that of the grid, -inf for the others."""
+    everyone = len(some) == len(off.found)
+    part, inside, model = (
+        (off, measured, rest) if everyone else (off.select(some), measured.select(some), rest.select(some))
     )
-    score, index = ratio.sum(1).max(1)
-    wanted = score > _SURPRISE + math.log(ratio.shape[2]) + 2 * (ratio.shape[1] - 1)
-    chosen = index[:, None, None].expand(-1, ratio.shape[1], 1)
-    ratio, expected = (each.gather(2, chosen)[:, :, 0] for each in (ratio, expected))
-    return rest, wanted, index, (ratio - 1.0).clamp_min(0.01) / expected
+    factor = condition(model, inside).factor
+    search = PathSearch(inside, factor, part.paths, part.powers, part.found)
+    furthest = _furthest(rest.grid.axes).to(part.powers)
+    for _ in range(rounds):
+        search.improve(furthest)
+    volume = 2 * factor.diagonal(dim1=1, dim2=2).real.log().sum(1)
+    moved, evidence = OffGrid(search.paths, search.powers, part.found), search.now.evidence - volume
+    if everyone:
+        return moved, evidence
+    return off.updated(some, moved), torch.full_like(rest.powers[:, 0], -torch.inf).index_copy(0, some, evidence)
 
 
-def _peaks(prior: AngularCovariance, determined: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The strongest local maxima over the directions, all polarisations together.
+def _maxima(prior: AngularCovariance, determined: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The strongest local maxima over the directions, all polarisations together, the strongest first.
 
     -> powers with those of their neighbours, [batch, paths, pol]; which directions, [batch, paths]; which are paths,
     [batch, paths] bool.
@@ -212,23 +172,22 @@ def _peaks(prior: AngularCovariance, determined: Tensor, most: int) -> tuple[Ten
     return powers * found[:, :, None], index, found
 
 
-def _around(index: Tensor, found: Tensor, grid: AngularGrid) -> Tensor:
+def around(off: OffGrid, grid: AngularGrid) -> Tensor:
     """Which atoms lie within one point of a path along every axis: [batch, atoms] bool."""
-    marks = torch.zeros(len(index), math.prod(grid.axes), dtype=torch.bool, device=index.device)
-    marks = marks.scatter(1, index, found).reshape(-1, *grid.axes)
+    place = torch.zeros_like(off.count)[:, None].expand_as(off.found)
+    phases = torch.cat([off.paths.departing, off.paths.arriving], 2)
+    for phase, points in zip(phases.unbind(2), grid.axes, strict=True):
+        place = place * points + ((phase / (2 * math.pi) * points).round().long() + points // 2) % points
+    marks = torch.zeros(len(place), math.prod(grid.axes), dtype=torch.bool, device=place.device)
+    marks = marks.scatter_add(1, place, off.found).reshape(-1, *grid.axes)
     for axis in range(1, 1 + AXES):
         marks = marks | marks.roll(1, axis) | marks.roll(-1, axis)
     pol_t, columns, rows, pol_r, *receive = grid.shape
     spread_out = marks[:, None, :, :, None].expand(-1, pol_t, columns, rows, pol_r, *receive)
-    return spread_out.reshape(len(index), -1)
+    return spread_out.reshape(len(place), -1)
 
 
-def _longer(tensor: Tensor, more: int) -> Tensor:
-    """With so many zeros more along the second dimension."""
-    zeros = tensor.new_zeros(tensor.shape[0], max(more, 0), *tensor.shape[2:])
-    return torch.cat([tensor, zeros], 1)
-
-
-def _furthest(grid: AngularGrid) -> Tensor:
+@cache
+def _furthest(axes: tuple[int, ...]) -> Tensor:
     """Half a point of the grid along each axis, 0 where there is but one: [4]."""
-    return torch.tensor([0.0 if points == 1 else math.pi / points for points in grid.axes])
+    return torch.tensor([0.0 if points == 1 else math.pi / points for points in axes])

@@ -1,9 +1,9 @@
 """Universal, ours: one set of weights for any arrays, any pilots and any channel; what adapts are the powers of all directions.
 
 Layers on a grid of directions see how much y asks for every atom and how well it is determined, given the actual Φ, and update
-all powers (`chanest.networks.universal`); the peaks are then taken off the grid (`chanest.covariances.refining`). The answer is
-the mean of the two models, grid alone and with paths off it, weighed by their evidence less a price for each path, whose
-directions were fitted. It is scale-free: the units of y and h do not matter. Trained on the broad family `clusters` alone.
+all powers; peaks leave the grid for directions of any value, and the answer is the mean of both models by their evidence
+(`chanest.networks.universal`, `chanest.covariances.refining`). It is scale-free: the units of y and h do not matter. Trained on
+the broad family `clusters` and on cells of TR 38.901; no CDL and no street is among what it has seen.
 """
 
 from typing import Self
@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from chanest.arrays import Array
 from chanest.bases.estimator import ChannelEstimator
-from chanest.covariances.refining import Refined, refine
+from chanest.covariances.offgrid import PathCovariance
 from chanest.fit import Fit
-from chanest.networks.universal import Answer, Look, UniversalNetwork, scaled
+from chanest.networks.universal import Answer, UniversalNetwork, WithPaths, scaled
 from chanest.networks.universal_training import fit_universal
 from chanest.problem import ChannelProblem
 from vlista_core.estimate import Estimate, Measurement
@@ -24,14 +24,14 @@ from vlista_core.linops import LinearMap
 from vlista_core.prox import squared_modulus
 from vlista_core.tensorfile import Json
 
-OVERSAMPLING = (1.25, 1.25, 1.25, 1.25, 1.75, 1.75, 1.75)
-_WIDTH = 24
+OVERSAMPLING = (1.25, 1.25, 1.5, 1.75, 1.75, 1.75)
+_WIDTH, _PATH_LAYERS = 24, 2
 _CHUNK_ENTRIES = 2**17
 """Atoms times samples that are worked on at once: small enough to stay in cache."""
 
 
 class Universal(ChannelEstimator):
-    """Powers of directions by a network that all arrays share, peaks off the grid, two models weighed by evidence."""
+    """Powers of directions by a network that all arrays share, and paths off the grid."""
 
     name = "universal"
     summary = "ours: any arrays, pilots and channels with one set of weights; powers of directions adapt to y and Φ"
@@ -48,15 +48,12 @@ class Universal(ChannelEstimator):
         *,
         oversampling: tuple[float, ...] = OVERSAMPLING,
         width: int = _WIDTH,
-        paths: int = 8,
+        path_layers: int = _PATH_LAYERS,
     ) -> None:
-        """oversampling: of the grid of each layer and of the answer; width: of the network; paths: off the grid at the most."""
+        """oversampling: of the grid of each layer and of the answer; width: of the network; path_layers: with paths off it."""
         super().__init__(rx.ports * tx.ports)
-        self.rx, self.tx, self.paths = rx, tx, paths
-        self.network = UniversalNetwork(oversampling, width, torch.Generator().manual_seed(0))
-        self.price = nn.Parameter(torch.tensor([1.0, 1.0, 1.0]))
-        """Of a path: in all, for each axis along which it has a direction, for each pair of polarisations; in nats."""
-        self.steepness = nn.Parameter(torch.tensor(0.5))
+        self.rx, self.tx = rx, tx
+        self.network = UniversalNetwork(oversampling, path_layers, width, torch.Generator().manual_seed(0))
         self.doubt: Tensor = nn.Buffer(torch.ones(2))
         """Factors of the variances of the grid alone and with paths: powers that were fitted to y explain too much."""
 
@@ -81,54 +78,49 @@ class Universal(ChannelEstimator):
 
     def infer(self, measured: Measurement) -> Estimate:
         answer = self.answer(measured)
-        mean = answer.grid.posterior.mean + answer.weight * (answer.refined.mean - answer.grid.posterior.mean)
+        evidence = self.network.evidence(answer) - 2 * measured.y.shape[1] * answer.unit.log()
         freedom = answer.grid.determined.sum(1)
-        return Estimate(answer.unit[:, None] * mean, log_evidence=self._evidence(answer), freedom=freedom)
+        return Estimate(answer.unit[:, None] * answer.mean, log_evidence=evidence, freedom=freedom)
 
     def answer(self, measured: Measurement) -> Answer:
         """What both models say of a chunk of samples."""
         inside, unit = scaled(measured)
-        grid = self.network(inside, self.rx, self.tx)[-1]
-        refined = refine(grid.prior, inside, grid.determined, grid.posterior.log_evidence, most=self.paths)
-        return Answer(inside, unit, grid, refined, self.weight(grid, refined))
-
-    def weight(self, grid: Look, refined: Refined) -> Tensor:
-        """Of the model with paths off the grid, by its evidence less their price: [batch, 1]."""
-        price = self.price[0] + self._axes * self.price[1] + self._polarisations * self.price[2]
-        gain = refined.log_evidence - grid.posterior.log_evidence - price * refined.count
-        weight = torch.sigmoid(nn.functional.softplus(self.steepness) * gain)
-        return torch.where(refined.count > 0, weight, 0.0)[:, None]
-
-    def _evidence(self, answer: Answer) -> Tensor:
-        """log p(y) of both models together, the price of paths paid, in the units of y: [batch]."""
-        odds = torch.logit(answer.weight[:, 0], eps=1e-6) / nn.functional.softplus(self.steepness)
-        grid, count = answer.grid.posterior.log_evidence, answer.measured.y.shape[1]
-        priced = torch.where(answer.refined.count > 0, grid + odds, -torch.inf)
-        return torch.logaddexp(grid, priced) - 2 * count * answer.unit.log()
+        looks, paths = self.network(inside, self.rx, self.tx)
+        return Answer(inside, unit, looks[-1], paths)
 
     def spread(self, measured: Measurement, found: Estimate, probes: LinearMap | None) -> Tensor:
         """The variance of the mixture: of each model about its mean, and of the means."""
         answer = self.answer(measured)
-        alone, with_paths = (
-            doubt * each for doubt, each in zip(self.doubt, self.variances(answer, probes), strict=True)
-        )
-        weight, grid, refined = answer.weight, answer.grid.posterior.mean, answer.refined.mean
-        apart = refined - grid if probes is None else probes.apply(refined - grid)
-        variance = (1.0 - weight) * alone + weight * with_paths + weight * (1.0 - weight) * squared_modulus(apart)
+        variance, paths = self.doubt[0] * self.grid_variance(answer, probes), answer.paths
+        if paths is not None:
+            some, weight = paths.some, paths.weight[:, None]
+            apart = paths.looks[-1].posterior.mean - answer.grid.posterior.mean[some]
+            if probes is not None:
+                apart = (probes if probes.batch is None else probes.select(some)).apply(apart)
+            with_paths = self.doubt[1] * self.path_variance(answer, paths, probes)
+            mixed = (
+                (1.0 - weight) * variance[some] + weight * with_paths + weight * (1.0 - weight) * squared_modulus(apart)
+            )
+            variance = variance.index_copy(0, some, mixed)
         in_units_of_y: Tensor = answer.unit.square()[:, None] * variance
         return in_units_of_y
 
-    def variances(self, answer: Answer, probes: LinearMap | None = None) -> tuple[Tensor, Tensor]:
-        """Of the grid alone and with paths, in units of y, before doubt: [batch, n or p] each.
+    def grid_variance(self, answer: Answer, probes: LinearMap | None = None) -> Tensor:
+        """Of the grid alone, before doubt, in units of y: [batch, n or p]."""
+        return condition(answer.grid.prior, answer.measured, probes).variance
+
+    def path_variance(self, answer: Answer, paths: WithPaths, probes: LinearMap | None = None) -> Tensor:
+        """Of the models with paths, before doubt, in units of y: [k, n or p].
 
         What paths add to the variance is that of their gains. Their directions are as uncertain: one number along each axis to
         two of each gain, so that it counts that much more.
         """
-        inside, prior = answer.measured, answer.refined.prior
-        grid, refined = condition(answer.grid.prior, inside, probes), condition(prior, inside, probes)
-        rest = condition(prior.grid, inside, probes).variance
-        more = 1.0 + self._axes / (2 * self._polarisations)
-        return grid.variance, rest + more * (refined.variance - rest).clamp_min(0.0)
+        prior, inside = paths.looks[-1].prior, answer.measured.select(paths.some)
+        probes = probes if probes is None or probes.batch is None else probes.select(paths.some)
+        assert isinstance(prior, PathCovariance)
+        variance, rest = (condition(each, inside, probes).variance for each in (prior, prior.grid))
+        more = self._axes / (2 * self._polarisations)
+        return variance + more * (variance - rest).clamp_min(0.0)
 
     @property
     def _axes(self) -> int:
@@ -141,5 +133,5 @@ class Universal(ChannelEstimator):
         return len(self.rx.slants) * len(self.tx.slants)
 
     def fit(self, problem: ChannelProblem, plan: Fit) -> dict[str, Json]:
-        """Train on the broad family and on many arrays; `problem` only validates. See `chanest.networks.universal_training`."""
+        """Train on broad families and on many arrays; `problem` only validates. See `chanest.networks.universal_training`."""
         return fit_universal(self, problem, plan)

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from chanest.bases.chunks import in_chunks
 from chanest.bases.draws import PooledDraws
-from chanest.bases.estimator import in_chunks
 from chanest.fit import Clock, Fit
 from chanest.networks.weighing import WeighingNetwork, descend
 from chanest.problem import ChannelProblem

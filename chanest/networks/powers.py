@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from chanest.bases.chunks import in_chunks
 from chanest.bases.draws import PooledDraws
-from chanest.bases.estimator import in_chunks
 from chanest.bases.unfolded import grouped_nmse_db
 from chanest.channels.rays import Rays
 from chanest.channels.source import ChannelSource

@@ -7,10 +7,16 @@ and at what surrounds it on the grid. The step log p += ½ log(g/q) is that of m
 network scales it and adds to it, atom by atom: log p += ½ log(g/q)·(1 + a) + b. That is A-DLISTA's idea carried to the end, the
 step and the threshold of every atom from the actual Φ, and C is factorised anew in every layer. Weights are shared by all
 atoms, so that they fit any grid; surroundings go round in phase. Early layers have coarse grids, late ones fine grids.
+
+Where the evidence of y does not speak against it, the peaks of the powers then leave the grid for directions of any value
+(`chanest.covariances.refining`). C has these paths too, and what further layers see of the atoms is what the paths leave over;
+after each of them new peaks leave too, and directions and powers of all paths are improved. The answer is the mean of the two
+models, grid alone and with paths, weighed by their evidence less a price for each path, whose direction was fitted.
 """
 
 import math
 from collections.abc import Sequence
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -18,14 +24,15 @@ from torch import Tensor, nn
 
 from chanest.arrays import Array
 from chanest.covariances.angular import AngularCovariance, AngularGrid, GridView, angular_grid_of, smoothed
-from chanest.covariances.refining import Refined
+from chanest.covariances.offgrid import PathCovariance
+from chanest.covariances.refining import LEFT, OffGrid, around, improve, peaks, take_off
 from vlista_core.estimate import Measurement
 from vlista_core.gaussian import Posterior, condition
 from vlista_core.models.augmentation import initialise
 from vlista_core.prox import squared_modulus
 
-_FEATURES, _CONTEXT = 24, 4
-"""Numbers of an atom and of a sample that a layer sees."""
+_FEATURES, _PLACE, _CONTEXT = 24, 4, 6
+"""Numbers of an atom, of its place on the grid and of a sample that a layer sees."""
 _LEAST_SHARE, _LEAST_RATIO, _LEAST_DETERMINED = 0.03, 1e-4, 1e-8
 """What the power of a channel is at the least, in units of that of y; what is added to g/q and to p·q before the logarithm."""
 _DEAD = 1e-6
@@ -36,6 +43,12 @@ LEAST_NOISE = 1e-6
 """σ² at the least, in units of the mean power of y: what single precision can tell."""
 _LEAST_POWER = 1e-6
 """Added to powers in units of their mean before a logarithm is taken."""
+_MOST_PATHS, _MOST_LATER = 8, 2
+"""Peaks that leave the grid at the most, at first and after every later layer."""
+_ROUNDS, _ROUNDS_AFTER = 3, 2
+"""Of the improvement of paths when the first ones leave, and after every later layer."""
+_HOPELESS = 10.0
+"""Nats that a model with paths may lack before it is given up: its later layers bring some."""
 
 
 _DEPARTURES, _ARRIVALS = (3, 4), (6, 7)
@@ -45,23 +58,56 @@ _DEPARTURES, _ARRIVALS = (3, 4), (6, 7)
 class Look(NamedTuple):
     """What a layer had before it and what it saw."""
 
-    prior: AngularCovariance
+    prior: AngularCovariance | PathCovariance
     posterior: Posterior
     determined: Tensor
-    """p·q of every atom, from 0 to 1: [batch, atoms]."""
+    """p·q of every atom, from 0 to 1, by the q of the layer before where there was one: [batch, atoms]."""
+
+
+class WithPaths(NamedTuple):
+    """The models with paths off the grid, of the samples where they are worth a try."""
+
+    some: Tensor
+    """Which samples: [k]."""
+    looks: list[Look]
+    """Of every layer, the last model last."""
+    off: OffGrid
+    """The paths of the last model."""
+    weight: Tensor
+    """Of the last model against the grid alone: [k]."""
 
 
 class Answer(NamedTuple):
-    """Both models of a chunk of samples, and how they are weighed."""
+    """Both models of a chunk of samples."""
 
     measured: Measurement
     """In units of y's root mean square."""
     unit: Tensor
     """[batch]."""
     grid: Look
-    refined: Refined
-    weight: Tensor
-    """Of the model with paths off the grid: [batch, 1]."""
+    paths: WithPaths | None
+
+    @property
+    def mean(self) -> Tensor:
+        """Of both models by their weights, in units of y: [batch, n]."""
+        mean, paths = self.grid.posterior.mean, self.paths
+        if paths is None:
+            return mean
+        apart = paths.looks[-1].posterior.mean - mean[paths.some]
+        return mean.index_add(0, paths.some, paths.weight[:, None] * apart)
+
+
+class Seen(NamedTuple):
+    """Statistics of every atom: [batch, atoms] each."""
+
+    expected: Tensor
+    """q."""
+    ratio: Tensor
+    """g/q, 1 where the beams see nothing of an atom."""
+    step: Tensor
+    """½ log(g/q)."""
+    determined: Tensor
+    """p·q, from 0 to 1."""
 
 
 class AtomLayer(nn.Module):
@@ -69,62 +115,144 @@ class AtomLayer(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.enter = nn.Linear(_FEATURES, width)
+        self.enter = nn.Linear(_FEATURES, width, bias=False)
+        self.place = nn.Linear(_PLACE, width)
         self.context = nn.Linear(_CONTEXT + width, width)
         self.middle = nn.Linear(width, width)
         self.leave = nn.Linear(width, 2)
 
-    def forward(self, features: Tensor, context: Tensor) -> tuple[Tensor, Tensor]:
-        """features: [batch, atoms, 24], context: [batch, 4] -> a and b, [batch, atoms] each."""
-        hidden = self.enter(features)
-        everywhere = self.context(torch.cat([context, torch.relu(hidden).mean(1)], 1))
-        hidden = nn.functional.relu(hidden + everywhere[:, None])
-        hidden = hidden + nn.functional.relu(self.middle(hidden))
-        scale, shift = self.leave(hidden).unbind(2)
+    def forward(self, features: Tensor, place: Tensor, context: Tensor) -> tuple[Tensor, Tensor]:
+        """features: [batch, 24, atoms], place: [atoms, 4], context: [batch, 6] -> a and b, [batch, atoms] each.
+
+        Atoms come last: every product is a few rows times a long one, and nothing is transposed.
+        """
+        hidden = _mapped(self.enter.weight, features, self.place(place).mT)
+        everywhere = self.context(torch.cat([context, torch.relu(hidden).mean(2)], 1))
+        hidden = (hidden + everywhere[:, :, None]).relu_()
+        hidden = hidden + _mapped(self.middle.weight, hidden, self.middle.bias[:, None]).relu_()
+        scale, shift = _mapped(self.leave.weight, hidden, self.leave.bias[:, None]).unbind(1)
         return scale, shift
 
 
-class UniversalNetwork(nn.Module):
-    """Layers on grids that become finer; one set of weights for arrays, front ends and channels of any kind."""
+def _mapped(weight: Tensor, maps: Tensor, bias: Tensor) -> Tensor:
+    """weight: [rows, k], maps: [batch, k, atoms], bias: [rows, atoms or 1] -> [batch, rows, atoms]."""
+    return torch.baddbmm(bias, weight.expand(len(maps), -1, -1), maps)
 
-    def __init__(self, oversampling: Sequence[float], width: int, generator: torch.Generator) -> None:
-        """oversampling: of the grid of each layer, then that of the answer."""
+
+class UniversalNetwork(nn.Module):
+    """Layers on grids that become finer, then layers with paths; one set of weights for arrays, front ends and channels."""
+
+    def __init__(self, oversampling: Sequence[float], path_layers: int, width: int, generator: torch.Generator) -> None:
+        """oversampling: of the grid of each layer, then that of the answer; path_layers: how many come after the peaks left."""
         super().__init__()
         self.oversampling = tuple(oversampling)
         with torch.random.fork_rng(devices=[]):
             self.layers = nn.ModuleList(AtomLayer(width) for _ in self.oversampling[:-1])
+            self.path_layers = nn.ModuleList(AtomLayer(width) for _ in range(path_layers))
         initialise(self, generator)
         with torch.no_grad():
-            for layer in self.layers:
+            for layer in (*self.layers, *self.path_layers):
                 layer.get_parameter("leave.weight").zero_()
+        self.price = nn.Parameter(torch.tensor([1.0, 1.0, 0.0]))
+        """Of a path: in all, for each axis along which it has a direction, for each pair of polarisations; in nats."""
+        self.steepness = nn.Parameter(torch.tensor(-0.75))
 
-    def forward(self, measured: Measurement, rx: Array, tx: Array) -> list[Look]:
-        """What every layer had and saw, the answer last. measured: y of mean power one, see `scaled`."""
+    def forward(self, measured: Measurement, rx: Array, tx: Array) -> tuple[list[Look], WithPaths | None]:
+        """What every layer had and saw, and the models with paths. measured: y of mean power one, see `scaled`."""
+        looks = self.on_grid(measured, rx, tx)
+        return looks, self.with_paths(looks[-1], measured)
+
+    def on_grid(self, measured: Measurement, rx: Array, tx: Array) -> list[Look]:
+        """What every layer had and saw, the model of the grid alone last."""
         looks: list[Look] = []
-        kind = measured.y.dtype
-        grid = angular_grid_of(rx, tx, self.oversampling[0], kind)
+        grid = angular_grid_of(rx, tx, self.oversampling[0], measured.y.dtype)
         view = GridView(grid, measured.phi)
         log_powers = _flat_start(measured, view)
-        for layer, finer in zip([*self.layers, None], [*self.oversampling[1:], None], strict=True):
+        for layer, finer in zip(self.layers, self.oversampling[1:], strict=True):
             prior = AngularCovariance(log_powers.exp(), grid, view)
             posterior = condition(prior, measured)
-            expected = view.forms(posterior.precision)
-            expected = expected.maximum(_DEAD * expected.amax(1, keepdim=True) + torch.finfo(expected.dtype).tiny)
-            determined = prior.powers * expected
-            looks.append(Look(prior, posterior, determined))
-            if layer is None or finer is None:
-                break
-            asked = squared_modulus(grid.dictionary.to(expected.device).adjoint(posterior.gradient))
-            alive = expected > 2 * _DEAD * expected.amax(1, keepdim=True)
-            ratio = torch.where(alive, asked / expected, 1.0)
-            step = torch.where(alive, 0.5 * torch.log(ratio + _LEAST_RATIO), 0.0)
-            features = _of_atoms(grid, step, ratio, determined, log_powers)
-            scale, shift = layer(features, _of_sample(measured, posterior, determined))
-            log_powers = (log_powers + step * (1.0 + scale) + shift).clamp(_LOWEST, _HIGHEST)
+            seen = _seen(posterior, prior)
+            looks.append(Look(prior, posterior, seen.determined))
+            features, context = _of_atoms(grid, seen, log_powers), _of_sample(measured, posterior, prior, seen)
+            log_powers = _updated(layer, features, context, log_powers, seen, grid)
+            determined = log_powers.exp() * seen.expected
             if finer != grid.oversampling:
-                coarse, grid = grid, angular_grid_of(rx, tx, finer, kind)
+                coarse, grid = grid, angular_grid_of(rx, tx, finer, measured.y.dtype)
                 log_powers, view = interpolated(log_powers, coarse, grid), GridView(grid, measured.phi)
-        return looks
+                determined = interpolated(determined, coarse, grid, add_up=False)
+        prior = AngularCovariance(log_powers.exp(), grid, view)
+        return [*looks, Look(prior, condition(prior, measured), determined)]
+
+    def with_paths(self, look: Look, measured: Measurement) -> WithPaths | None:
+        """Models with paths where the peaks of a grid's powers may be some; None where no sample has a promising one."""
+        model, alone = look.prior, look.posterior.log_evidence
+        assert isinstance(model, AngularCovariance)
+        begun = peaks(model, look.determined, most=_MOST_PATHS)
+        if not begun.found.shape[1]:
+            return None
+        off, left, evidence = take_off(begun, model, measured, rounds=_ROUNDS)
+        some = (evidence - self._price(off) > alone - _HOPELESS).nonzero()[:, 0]
+        if not len(some):
+            return None
+        measured, off, grid = measured.select(some), off.select(some).shortened(), model.grid
+        view, log_powers, looks = GridView(grid, measured.phi), left[some].log(), []
+        for layer in self.path_layers:
+            model = AngularCovariance(log_powers.exp(), grid, view)
+            prior = off.with_grid(model)
+            posterior = condition(prior, measured)
+            seen = _seen(posterior, model)
+            looks.append(Look(prior, posterior, seen.determined))
+            features, context = _of_atoms(grid, seen, log_powers), _of_sample(measured, posterior, model, seen, off)
+            log_powers = _updated(layer, features, context, log_powers, seen, grid)
+            model = AngularCovariance(log_powers.exp(), grid, view)
+            more = peaks(model, model.powers * seen.expected, most=_MOST_LATER)
+            log_powers = torch.where(around(more, grid), log_powers + math.log(LEFT), log_powers)
+            off = off.and_more(more)
+            off = improve(off, AngularCovariance(log_powers.exp(), grid, view), measured, rounds=_ROUNDS_AFTER)
+        model = AngularCovariance(log_powers.exp(), grid, view)
+        prior = off.with_grid(model)
+        looks.append(Look(prior, condition(prior, measured), looks[-1].determined))
+        gain = (looks[-1].posterior.log_evidence - alone[some]).detach() - self._price(off)
+        weight = torch.sigmoid(nn.functional.softplus(self.steepness) * gain)
+        return WithPaths(some, looks, off, weight)
+
+    def evidence(self, answer: Answer) -> Tensor:
+        """log p(y) of both models together, the price of paths paid, in units of y's root mean square: [batch]."""
+        alone, paths = answer.grid.posterior.log_evidence, answer.paths
+        if paths is None:
+            return alone
+        other = paths.looks[-1].posterior.log_evidence - self._price(paths.off)
+        return alone.index_copy(0, paths.some, torch.logaddexp(alone[paths.some], other))
+
+    def _price(self, off: OffGrid) -> Tensor:
+        """Nats of evidence that were gained by fitting directions to y: [batch]."""
+        ends = (off.paths.rx, off.paths.tx)
+        axes = sum(size > 1 for array in ends for size in (array.columns, array.rows))
+        pairs = math.prod(len(array.slants) for array in ends)
+        return (self.price[0] + axes * self.price[1] + pairs * self.price[2]) * off.count
+
+
+def _updated(
+    layer: nn.Module, features: Tensor, context: Tensor, log_powers: Tensor, seen: Seen, grid: AngularGrid
+) -> Tensor:
+    """log p + ½ log(g/q)·(1 + a) + b: [batch, atoms]."""
+    scale, shift = layer(features, grid.coordinates.to(features), context)
+    moved: Tensor = log_powers + seen.step * (1.0 + scale) + shift
+    return moved.clamp(_LOWEST, _HIGHEST)
+
+
+def _seen(posterior: Posterior, model: AngularCovariance) -> Seen:
+    """What y and Φ say of every atom of a grid, given a model of it and perhaps of more."""
+    view = model.view
+    assert view is not None
+    expected = view.forms(posterior.precision)
+    most = expected.amax(1, keepdim=True)
+    alive = expected > 2 * _DEAD * most
+    expected = expected.maximum(_DEAD * most + torch.finfo(expected.dtype).tiny)
+    asked = squared_modulus(view.grid.dictionary.to(expected.device).adjoint(posterior.gradient))
+    ratio = torch.where(alive, asked / expected, 1.0)
+    step = torch.where(alive, 0.5 * torch.log(ratio + _LEAST_RATIO), 0.0)
+    return Seen(expected, ratio, step, model.powers * expected)
 
 
 def scaled(measured: Measurement) -> tuple[Measurement, Tensor]:
@@ -135,15 +263,20 @@ def scaled(measured: Measurement) -> tuple[Measurement, Tensor]:
     return Measurement(measured.y / unit[:, None], measured.phi, noise_var), unit
 
 
-def interpolated(log_powers: Tensor, coarse: AngularGrid, fine: AngularGrid) -> Tensor:
-    """Logarithms of powers on a finer grid of the same arrays, linear along every axis, of the same sum of powers or so."""
-    field = log_powers.reshape(len(log_powers), *coarse.shape)
+def interpolated(values: Tensor, coarse: AngularGrid, fine: AngularGrid, *, add_up: bool = True) -> Tensor:
+    """Values on a finer grid of the same arrays, linear along every axis: [batch, atoms].
+
+    add_up: they are logarithms of powers, whose sum stays what it is, or so.
+    """
+    field = values.reshape(len(values), *coarse.shape)
     for place, axis in enumerate((2, 3, 5, 6)):
-        weights = _circular_weights(coarse.axes[place], fine.axes[place]).to(field)
-        field = (field.movedim(axis, -1) @ weights.mT).movedim(-1, axis)
-    return field.reshape(len(log_powers), -1) - math.log(fine.atoms / coarse.atoms)
+        if coarse.axes[place] != fine.axes[place]:
+            weights = _circular_weights(coarse.axes[place], fine.axes[place]).to(field)
+            field = (field.movedim(axis, -1) @ weights.mT).movedim(-1, axis)
+    return field.reshape(len(values), -1) - (math.log(fine.atoms / coarse.atoms) if add_up else 0.0)
 
 
+@cache
 def _circular_weights(points: int, finer: int) -> Tensor:
     """What every point of a circle of `finer` points takes of its two neighbours among `points`: [finer, points]."""
     phases = (torch.arange(finer) - finer // 2) / finer
@@ -169,37 +302,44 @@ def _polarisations(grid: AngularGrid) -> int:
     return len(grid.tx.slants) * len(grid.rx.slants)
 
 
-def _of_atoms(grid: AngularGrid, step: Tensor, ratio: Tensor, determined: Tensor, log_powers: Tensor) -> Tensor:
-    """What is seen of every atom and of its surroundings: [batch, atoms, 24].
+def _of_atoms(grid: AngularGrid, seen: Seen, log_powers: Tensor) -> Tensor:
+    """What is seen of every atom and of its surroundings: [batch, 24, atoms].
 
-    Its step, log p·q, log p relative to the mean, and where it lies; then, as logarithms of means: the powers around it, before
-    and after the plain step; the ratios g/q around it; both over all atoms that share its departure, its arrival, its row of
-    departures or its row of arrivals; and the mean step around it. A mean is taken before the logarithm: a strong neighbour
-    leaks, and the mean of g/q over many atoms tells their power where noise hides that of each.
+    Its step, log p·q, log p relative to the mean; then, as logarithms of means: the powers around it, before and after the
+    plain step, and the ratios g/q around it, near and far; both over all atoms that share its departure, its arrival, its row
+    of departures or its row of arrivals; and the mean step around it. A mean is taken before the logarithm: a strong
+    neighbour leaks, and the mean of g/q over many atoms tells their power where noise hides that of each.
     """
-    batch, shape = len(step), grid.shape
+    batch, shape = len(log_powers), grid.shape
     relative = log_powers - log_powers.logsumexp(1, keepdim=True) + math.log(grid.atoms)
-    moved = log_powers + step
+    moved = log_powers + seen.step
     moved = moved - moved.logsumexp(1, keepdim=True) + math.log(grid.atoms)
-    maps = torch.cat([torch.stack([moved, relative]).exp(), ratio[None]]).reshape(3, batch, *shape)
-    near = smoothed(maps, _DEPARTURES)
-    both = smoothed(near, _ARRIVALS)
-    far = smoothed(smoothed(both[::2], _DEPARTURES), _DEPARTURES)
-    around = [*near.unbind(0), *both.unbind(0), *far.unbind(0), smoothed(maps[:1], _ARRIVALS)[0]]
-    shared = [maps[2].mean(axes, keepdim=True) for axes in ((4, 5, 6), (1, 2, 3), (1, 2, 4, 5, 6), (1, 2, 3, 4, 5))]
-    ends = [maps[0].mean(axes, keepdim=True) for axes in ((4, 5, 6), (1, 2, 3))]
-    logs = [torch.log(field + _LEAST_POWER) / 4.0 for field in (*around, *shared, *ends)]
-    steps = step.reshape(1, batch, *shape)
-    steps_around = [smoothed(steps, axes)[0] for axes in (_DEPARTURES, _ARRIVALS)]
-    own = [step, torch.log(determined + _LEAST_DETERMINED) / 4.0, relative / 4.0]
-    flat = [field.expand(batch, *shape).reshape(batch, -1) for field in (*logs, *steps_around)]
-    return torch.cat([torch.stack([*own, *flat], 2), grid.coordinates.to(step).expand(batch, -1, -1)], 2)
+    powers = torch.stack([moved, relative]).exp()
+    maps = torch.cat([powers, torch.stack([seen.ratio, seen.step])]).reshape(4, batch, *shape)
+    near, beside = smoothed(maps, _DEPARTURES), smoothed(maps[::3], _ARRIVALS)
+    both = smoothed(near[:3], _ARRIVALS)
+    far = smoothed(both[::2], _DEPARTURES, reach=2)
+    wide = smoothed(smoothed(far, _DEPARTURES, reach=4), _ARRIVALS)
+    around = [*near[:3], *both, *far, *wide, beside[0]]
+    ends, rows = ((4, 5, 6), (1, 2, 3)), ((1, 2, 4, 5, 6), (1, 2, 3, 4, 5))
+    shared = [maps[place].mean(axes, keepdim=True) for place in (0, 2) for axes in (*ends, *rows)]
+    flat = [field.expand(batch, *shape).reshape(batch, 1, -1) for field in (*around, *shared)]
+    logs = torch.log(torch.cat(flat, 1).add_(_LEAST_POWER)).mul_(0.25)
+    own = [seen.step, torch.log(seen.determined + _LEAST_DETERMINED) / 4.0, relative / 4.0]
+    of_steps = [field.reshape(batch, 1, -1) for field in (near[3], beside[1])]
+    return torch.cat([*(field[:, None] for field in own), logs, *of_steps], 1)
 
 
-def _of_sample(measured: Measurement, posterior: Posterior, determined: Tensor) -> Tensor:
-    """Noise, share of the measurements that the model uses up, misfit, and measurements per atom: [batch, 4]."""
-    count, atoms = measured.y.shape[1], determined.shape[1]
-    used = determined.sum(1) / count
+def _of_sample(
+    measured: Measurement, posterior: Posterior, model: AngularCovariance, seen: Seen, off: OffGrid | None = None
+) -> Tensor:
+    """Noise, share of the measurements that the grid uses up, misfit, measurements per atom, paths, and their share of the
+    power: [batch, 6]."""
+    count, atoms = measured.y.shape[1], model.grid.atoms
+    used = seen.determined.sum(1) / count
     misfit = (measured.y.conj() * posterior.whitened).real.sum(1) / count
     logs = (measured.noise_var.log() / 5.0, torch.log(used + 1e-3), torch.log(misfit.clamp_min(0.0) + 1e-3))
-    return torch.stack([*logs, torch.full_like(used, math.log(count / atoms))], 1)
+    per_atom = torch.full_like(used, math.log(count / atoms))
+    power = torch.zeros_like(used) if off is None else off.powers.sum((1, 2))
+    paths = torch.zeros_like(used) if off is None else off.count.to(used) / _MOST_PATHS
+    return torch.stack([*logs, per_atom, paths, power / (power + model.powers.sum(1))], 1)

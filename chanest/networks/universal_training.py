@@ -1,10 +1,13 @@
-"""How `universal` learns: channels of the family `clusters`; arrays, pilots and front ends change with every batch.
+"""How `universal` learns: channels of broad families; arrays, pilots and front ends change with every batch.
 
-Weights are shared by all atoms of all grids, so most is learned on small arrays, where a step takes a tenth of the time. No
-source but `clusters` is drawn from: everything else is unseen. Channels are of unit power each, and so blind to path loss.
+Weights are shared by all atoms of all grids, so most is learned on small arrays, where a step takes a tenth of the time.
+Channels are of the family `clusters` and, for a share of the batches, of users of a cell of TR 38.901. Nothing else is drawn
+from: CDL, streets, the spatial channel model and whatever users bring are unseen. Channels are of unit power each, and so
+blind to path loss.
 """
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -12,9 +15,11 @@ from torch import Tensor
 
 from chanest.arrays import Array, Polarization, Sector, upa
 from chanest.channels.clusters import ClusterSource
+from chanest.channels.source import ChannelSource, Direction
+from chanest.channels.system_level import BS_SECTOR, UE_SECTOR, Environment, SystemLevelSource
 from chanest.fit import Clock, Fit
 from chanest.frontend import BeamformingMap
-from chanest.networks.universal import Look, UniversalNetwork, scaled
+from chanest.networks.universal import Answer, UniversalNetwork, scaled
 from chanest.networks.weighing import descend
 from chanest.pilots import BeamKind, draw_beams, draw_combiners
 from chanest.problem import ChannelProblem
@@ -35,20 +40,21 @@ LARGE = (
     ((4, 8), (2, 2)), ((1, 32), (1, 2)), ((8, 8), (2, 2)), ((6, 6), (1, 2)), ((8, 8), (1, 1)), ((8, 4), (2, 2)),
     ((1, 40), (1, 1)), ((10, 5), (1, 1)), ((1, 1), (1, 48)),
 )  # fmt: skip
-_DUAL, _HYBRID, _TILTED = 0.12, 0.15, 0.3
-"""Shares of the batches with two polarisations at both ends, with fewer chains than antennas, with arrays that tilt."""
+_DUAL, _HYBRID, _TILTED, _CELLS = 0.12, 0.15, 0.3, 0.25
+"""Shares of batches: two polarisations at both ends, fewer chains than antennas, arrays that tilt, users of a cell."""
+_SPECULAR = 0.4
+"""Share of the channels of the family `clusters` whose clusters have no spread."""
+_ENVIRONMENTS: tuple[Environment, ...] = ("umi", "uma", "rma", "inh")
 _MOST_MEASUREMENTS = 128
 _SNR_DB = (-12.0, 40.0)
-_EARLY = 0.12
-"""Weight of the loss of each layer before the last."""
+_GRID, _EARLY = 0.5, 0.12
+"""Weights of the loss of the grid alone, and of each layer before an answer."""
 _LEAST_ERROR = 1e-5
-_BATCH, _RATE, _PRICE_RATE = 32, 5e-3, 0.05
-_LAYERS, _PRICES = 0.9, 1.0
-"""Shares of the budget after which the layers are trained, and the prices of paths."""
+_BATCH, _RATE = 64, 5e-3
 _LARGE_SHARES = (0.1, 0.6)
 """Of batches with large arrays, at the beginning and at the end."""
 _VALIDATED = 200
-_DOUBT_BATCHES, _LARGEST_RATIO = 8, 10.0
+_DOUBT_BATCHES, _LARGEST_RATIO = 24, 10.0
 """Of the fit of `doubt`: batches, and the largest ratio of an error to its variance that counts."""
 _BEAMS: tuple[BeamKind, ...] = ("quantised", "phases", "gaussian", "dft")
 
@@ -67,13 +73,13 @@ class BroadDraws:
 
     def __init__(self, seed: int, batch_size: int) -> None:
         self.seed, self.batch_size = seed, batch_size
-        self._sources: dict[tuple[Array, Array, bool], ClusterSource] = {}
 
     def draw(self, number: int, *, large: float) -> Drawn:
         """Batch `number`. large: the share of batches with large arrays."""
         (generator,) = sample_generators(self.seed, "train", [number], "universal")
         rx, tx = self._arrays(generator, large)
-        signal = self._channels(number, rx, tx, tilted=_uniform(generator) < _TILTED)
+        source = self._source(generator, rx, tx)
+        signal = self._channels(number, source)
         phi = self._front_end(generator, rx, tx)
         low, high = _SNR_DB
         noise_var = 10 ** (-(low + (high - low) * torch.rand(len(signal), generator=generator)) / 10)
@@ -87,15 +93,25 @@ class BroadDraws:
         slants: Polarization = "cross" if _uniform(generator) < _DUAL and pairs is SMALL else "V"
         return upa(*received, polarization=slants), upa(*sent, polarization=slants)
 
-    def _channels(self, number: int, rx: Array, tx: Array, *, tilted: bool) -> Tensor:
+    def _source(self, generator: torch.Generator, rx: Array, tx: Array) -> ChannelSource:
+        tilt = 0.5 if _uniform(generator) < _TILTED else 0.0
+        cell, which = _uniform(generator) < _CELLS, int(_uniform(generator) * len(_ENVIRONMENTS))
+        direction: Direction = "downlink" if tx.ports >= rx.ports else "uplink"
+        bs, ue = (tx, rx) if direction == "downlink" else (rx, tx)
+        if cell:
+            base, user = (replace(sector, tilt_spread=tilt / 2) for sector in (BS_SECTOR, UE_SECTOR))
+            environment = _ENVIRONMENTS[which]
+            return SystemLevelSource(
+                bs, ue, direction=direction, environment=environment, bs_sector=base, ue_sector=user
+            )
+        around = Sector(yaw_spread=math.pi, tilt_spread=tilt)
+        return ClusterSource(bs, ue, direction=direction, bs_sector=around, ue_sector=around, specular=_SPECULAR)
+
+    def _channels(self, number: int, source: ChannelSource) -> Tensor:
         """Channels of unit power each: [batch, n]."""
-        key = rx, tx, tilted
-        if key not in self._sources:
-            around = Sector(yaw_spread=math.pi, tilt_spread=0.5 if tilted else 0.0)
-            self._sources[key] = ClusterSource(tx, rx, bs_sector=around, ue_sector=around)
         first = number * self.batch_size
-        source, indices = self._sources[key], range(first, first + self.batch_size)
-        h = source.factors(source.rays(indices, seed=self.seed, split="train")).narrowband().mT.flatten(1)
+        rays = source.rays(range(first, first + self.batch_size), seed=self.seed, split="train")
+        h = source.factors(rays.without_padding()).narrowband().mT.flatten(1)
         return h / squared_modulus(h).mean(1, keepdim=True).clamp_min(1e-30).sqrt()
 
     def _front_end(self, generator: torch.Generator, rx: Array, tx: Array) -> BeamformingMap:
@@ -117,78 +133,66 @@ class BroadDraws:
 
 
 def fit_universal(estimator: "Universal", problem: ChannelProblem, plan: Fit) -> dict[str, Json]:
-    """Train the layers, then the prices of paths, within the budget; says what was done, and the NMSE on `problem`."""
+    """Train the layers within the budget, then set the doubt; says what was done, and the NMSE on `problem`."""
     clock, draws, numbers = Clock(plan), BroadDraws(plan.seed, _BATCH), iter(range(2**30))
     first, last = _LARGE_SHARES
 
     def layers_loss() -> Tensor:
-        gone = min(1.0, clock.share() / _LAYERS)
+        gone = min(1.0, clock.share())
         return loss(estimator.network, draws.draw(next(numbers), large=first + (last - first) * gone))
 
-    def price_loss() -> Tensor:
-        return mixture_loss(estimator, draws.draw(next(numbers), large=0.3))
-
     optimizer = torch.optim.Adam(estimator.network.parameters(), _RATE)
-    steps = descend(optimizer, layers_loss, clock, "layers", until=_LAYERS, longest_gradient=1.0)
-    priced = torch.optim.Adam([estimator.price, estimator.steepness], _PRICE_RATE)
-    more = descend(priced, price_loss, clock, "prices of paths", until=_PRICES, longest_gradient=1.0)
-    doubts = [variance_ratios(estimator, draws.draw(next(numbers), large=0.3)) for _ in range(_DOUBT_BATCHES)]
-    set_doubt(estimator, torch.cat(doubts))
+    steps = descend(optimizer, layers_loss, clock, "layers", until=1.0, longest_gradient=1.0)
+    set_doubt(estimator, [draws.draw(next(numbers), large=0.3) for _ in range(_DOUBT_BATCHES)])
     estimator.for_problem(problem).eval()
-    facts: dict[str, Json] = {"steps": [steps, more], "batch_size": _BATCH, "rate": _RATE, "trained_on": "clusters"}
+    trained_on: list[Json] = ["clusters", *_ENVIRONMENTS]
+    facts: dict[str, Json] = {"steps": steps, "batch_size": _BATCH, "rate": _RATE, "trained_on": trained_on}
     return {**facts, **estimator.validation(problem, plan, _VALIDATED)}
 
 
-def mixture_loss(estimator: "Universal", drawn: Drawn) -> Tensor:
-    """Mean over samples of the logarithm of the NMSE of the mixture of both models; only their weights are learned."""
-    estimator.rx, estimator.tx = drawn.rx, drawn.tx
-    with torch.no_grad():
-        answer = estimator.answer(drawn.measured)
-        grid, refined = (answer.unit[:, None] * mean for mean in (answer.grid.posterior.mean, answer.refined.mean))
-    mean = grid + estimator.weight(answer.grid, answer.refined) * (refined - grid)
-    wrong = squared_modulus(mean - drawn.signal).sum(1) / squared_modulus(drawn.signal).sum(1)
-    return torch.log(wrong + _LEAST_ERROR).mean()
-
-
 @torch.no_grad()
-def variance_ratios(estimator: "Universal", drawn: Drawn) -> Tensor:
-    """Squared error over variance of both models, and the weight of the one with paths: [batch, 3]."""
-    estimator.rx, estimator.tx = drawn.rx, drawn.tx
-    answer = estimator.answer(drawn.measured)
-    signal = drawn.signal / answer.unit[:, None]
-    means = answer.grid.posterior.mean, answer.refined.mean
-    ratios = [
-        squared_modulus(mean - signal).mean(1) / variance.mean(1).clamp_min(1e-30)
-        for mean, variance in zip(means, estimator.variances(answer), strict=True)
-    ]
-    return torch.stack([*ratios, answer.weight[:, 0]], 1)
-
-
-def set_doubt(estimator: "Universal", ratios: Tensor) -> None:
-    """Let the variances be right, by the mean of logarithms, where a model has the word. ratios: [samples, 3].
+def set_doubt(estimator: "Universal", batches: list[Drawn]) -> None:
+    """Let the variances be right, by the mean of logarithms, where a model has the word.
 
     The mean of the ratios themselves would be that of the few samples that fail.
     """
-    weight = ratios[:, 2]
-    chosen = ratios[weight < 0.5, 0], ratios[weight >= 0.5, 1]
-    for place, values in enumerate(chosen):
+    ratios: tuple[list[Tensor], list[Tensor]] = ([], [])
+    for drawn in batches:
+        estimator.rx, estimator.tx = drawn.rx, drawn.tx
+        answer = estimator.answer(drawn.measured)
+        signal, grid, paths = drawn.signal / answer.unit[:, None], answer.grid, answer.paths
+        alone = torch.ones(len(signal), dtype=torch.bool)
+        if paths is not None:
+            used = paths.weight > 0.5
+            alone[paths.some[used]] = False
+            wrong = squared_modulus(paths.looks[-1].posterior.mean - signal[paths.some]).mean(1)
+            ratios[1].append((wrong / estimator.path_variance(answer, paths).mean(1).clamp_min(1e-30))[used])
+        wrong = squared_modulus(grid.posterior.mean - signal).mean(1)
+        ratios[0].append((wrong / estimator.grid_variance(answer).mean(1).clamp_min(1e-30))[alone])
+    for place, values in enumerate(map(torch.cat, ratios)):
         if len(values):
-            estimator.doubt[place] = (
-                values.clamp(1.0 / _LARGEST_RATIO, _LARGEST_RATIO).log().mean().exp().clamp_min(1.0)
-            )
+            held = values.clamp(1.0 / _LARGEST_RATIO, _LARGEST_RATIO)
+            estimator.doubt[place] = held.log().mean().exp().clamp_min(1.0)
 
 
 def loss(network: UniversalNetwork, drawn: Drawn) -> Tensor:
-    """Mean over samples of the logarithm of the NMSE after the last layer, and with a small weight after each other one."""
+    """Mean over samples of the logarithm of the NMSE of the answer, and with smaller weights of what led to it."""
     measured, unit = scaled(drawn.measured)
-    energy = squared_modulus(drawn.signal).sum(1)
+    signal = drawn.signal / unit[:, None]
 
-    def error(look: Look) -> Tensor:
-        wrong = squared_modulus(unit[:, None] * look.posterior.mean - drawn.signal).sum(1) / energy
+    def error(mean: Tensor, truth: Tensor = signal) -> Tensor:
+        wrong = squared_modulus(mean - truth).sum(1) / squared_modulus(truth).sum(1)
         return torch.log(wrong + _LEAST_ERROR).mean()
 
-    *early, last = [error(look) for look in network(measured, drawn.rx, drawn.tx)[1:]]
-    return last + _EARLY * sum(early, last.new_zeros(()))
+    looks, paths = network(measured, drawn.rx, drawn.tx)
+    answer = Answer(measured, unit, looks[-1], paths)
+    total = error(answer.mean) + _GRID * error(looks[-1].posterior.mean)
+    total = total + _EARLY * sum((error(look.posterior.mean) for look in looks[1:-1]), total.new_zeros(()))
+    if paths is not None:
+        share = len(paths.some) / len(signal)
+        of_paths = [error(look.posterior.mean, signal[paths.some]) for look in paths.looks[1:]]
+        total = total + _EARLY * share * sum(of_paths, total.new_zeros(()))
+    return total
 
 
 def _uniform(generator: torch.Generator) -> float:

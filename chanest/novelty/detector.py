@@ -16,7 +16,8 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from chanest.bases.estimator import ChannelEstimator, in_chunks
+from chanest.bases.chunks import in_chunks
+from chanest.bases.estimator import ChannelEstimator
 from chanest.fit import Report, silent
 from chanest.novelty.scores import Score, Shape, get_score
 from chanest.problem import ChannelProblem
