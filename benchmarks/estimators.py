@@ -1,5 +1,7 @@
 """How long the estimators take per channel, side by side in one run: gated-lmmse against the mixture, atom-lmmse against SBL.
 
+`universal` is timed for one channel at a time too; `gated-lmmse` and `atom-lmmse` without their guard, which is `universal`.
+
 python benchmarks/estimators.py [--scenario cdl_c_upa64x4] [--batch 256] [--snr 10]
 """
 
@@ -15,7 +17,8 @@ import chanest
 from chanest.bases.estimator import ChannelEstimator
 from chanest.problem import ChannelBatch
 
-NAMES = ("lmmse", "atom-lmmse", "gated-lmmse", "gmm", "sbl")
+NAMES = ("lmmse", "atom-lmmse", "gated-lmmse", "gmm", "universal", "nomp", "sbl")
+GUARDED = ("atom-lmmse", "gated-lmmse")
 LIMITS = (("gmm", "gated-lmmse", 10.0), ("sbl", "atom-lmmse", 50.0))
 
 
@@ -30,10 +33,13 @@ def main() -> None:
     print(f"{chosen.scenario}, batch {chosen.batch}, {torch.get_num_threads()} threads")
     milliseconds = {}
     for name in NAMES:
-        run = _run(chanest.get_estimator(name, problem), batch)
-        rounds = 1 if name in ("sbl", "gmm") else 5
+        run = _run(chanest.get_estimator(name, problem, guarded=name not in GUARDED), batch)
+        rounds = 1 if name in ("sbl", "gmm", "nomp") else 5
         milliseconds[name] = 1e3 * best_time(run, rounds) / chosen.batch
         print(f"{name:10} {milliseconds[name]:8.3f} ms per channel")
+    one = problem.sample(1, seed=1, snr_db=chosen.snr)
+    alone = best_time(_run(chanest.get_estimator("universal", problem), one), 20)
+    print(f"universal  {1e3 * alone:8.3f} ms for one channel alone")
     for slow, fast, least in LIMITS:
         ratio = milliseconds[slow] / milliseconds[fast]
         print(f"{slow} / {fast}: {ratio:.1f} (at least {least:g} is asked for)")

@@ -47,8 +47,8 @@ _MOST_PATHS, _MOST_LATER = 8, 2
 """Peaks that leave the grid at the most, at first and after every later layer."""
 _ROUNDS, _ROUNDS_AFTER = 3, 2
 """Of the improvement of paths when the first ones leave, and after every later layer."""
-_HOPELESS = 10.0
-"""Nats that a model with paths may lack before it is given up: its later layers bring some."""
+_HOPELESS = 20.0
+"""Nats that a model with one path may lack before it is given up, for its later layers bring some; half of it with two."""
 
 
 _DEPARTURES, _ARRIVALS = (3, 4), (6, 7)
@@ -128,7 +128,7 @@ class AtomLayer(nn.Module):
         """
         hidden = _mapped(self.enter.weight, features, self.place(place).mT)
         everywhere = self.context(torch.cat([context, torch.relu(hidden).mean(2)], 1))
-        hidden = (hidden + everywhere[:, :, None]).relu_()
+        hidden = hidden.add_(everywhere[:, :, None]).relu_()
         hidden = hidden + _mapped(self.middle.weight, hidden, self.middle.bias[:, None]).relu_()
         scale, shift = _mapped(self.leave.weight, hidden, self.leave.bias[:, None]).unbind(1)
         return scale, shift
@@ -191,7 +191,7 @@ class UniversalNetwork(nn.Module):
         if not begun.found.shape[1]:
             return None
         off, left, evidence = take_off(begun, model, measured, rounds=_ROUNDS)
-        some = (evidence - self._price(off) > alone - _HOPELESS).nonzero()[:, 0]
+        some = (evidence - self._price(off) > alone - _HOPELESS / off.count).nonzero()[:, 0]
         if not len(some):
             return None
         measured, off, grid = measured.select(some), off.select(some).shortened(), model.grid
