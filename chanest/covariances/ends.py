@@ -21,9 +21,7 @@ class EndDirections:
     def __init__(self, array: Array, oversampling: float) -> None:
         """oversampling: directions per element along an axis of more than one element."""
         self.array = array
-        self.axes = tuple(
-            1 if size == 1 else math.ceil(oversampling * size) for size in (array.columns, array.rows)
-        )
+        self.axes = tuple(1 if size == 1 else math.ceil(oversampling * size) for size in (array.columns, array.rows))
 
     @property
     def count(self) -> int:

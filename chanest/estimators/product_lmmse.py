@@ -1,10 +1,10 @@
 """Product LMMSE, ours: R = T ⊗ S, and the angular spectra behind T and S adapt to the measurement.
 
-Where departures and arrivals are independent of each other, the covariance of a channel is a product. Each factor is a sum over
-the directions of its own array, T = Σ_i a_i a_t,i a_t,iᴴ and S = Σ_j b_j a_r,j a_r,jᴴ, so that a network has to give the powers of
-G_t + G_r directions and not those of G_t·G_r pairs. It sees how much of Φᴴy falls on each direction of an end, summed over the
-other end by the powers found there so far; then the exact step is taken with the actual Φ. A receiver that is fully digital
-needs no more than the eigenvectors of T and S. How it learns, from channels alone: `chanest.networks.spectra`.
+Where departures and arrivals are independent of each other, the covariance of a channel is a product. Each factor is a sum
+over the directions of its own array, T = Σ_i a_i t_i t_iᴴ and S = Σ_j b_j r_j r_jᴴ, so that a network has to give the powers
+of G_t + G_r directions and not those of G_t·G_r pairs. It sees how much of Φᴴy falls on each direction of an end, summed over
+the other end by the powers found there so far; then the exact step is taken with the actual Φ. A receiver that is fully
+digital needs no more than the eigenvectors of T and S. How it learns, from channels alone: `chanest.networks.spectra`.
 """
 
 from typing import Self
@@ -35,7 +35,7 @@ class ProductLMMSE(GaussianEstimator):
     """Looks at the spectra of both ends, each look with the powers of the last; then one exact step with R = T ⊗ S."""
 
     name = "product-lmmse"
-    summary = "ours: transmit and receive covariance from angular spectra that adapt to y, for channels whose ends are independent"
+    summary = "ours: transmit and receive covariance adapt to y by their angular spectra; for ends that are independent"
     needs_fit = True
     half_precision = True
     narrowband = True

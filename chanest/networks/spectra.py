@@ -1,8 +1,8 @@
 """The networks of `product-lmmse`, the powers of the directions of both ends for each sample, and how they learn.
 
-What is seen of a direction looks alike wherever it lies, but for how wide clusters appear: convolutions that go round the circle of
-phases, the same for all directions, with features that say where a direction lies. A mean over all directions lets the rest of
-the spectrum have a say.
+What is seen of a direction looks alike wherever it lies, but for how wide clusters appear. So there are convolutions round the
+circle of phases, the same for all directions, with features that say where a direction lies. A mean over all directions lets
+the rest of the spectrum have a say.
 """
 
 from typing import TYPE_CHECKING
@@ -79,6 +79,20 @@ class EndNetwork(nn.Module):
         return self.last(hidden).flatten(1) + self.usual, self.total(hidden.mean((2, 3)))
 
 
+class Look(nn.Module):
+    """The networks of both ends."""
+
+    def __init__(self, rx: EndDirections, tx: EndDirections, width: int) -> None:
+        super().__init__()
+        self.departing, self.arriving = EndNetwork(tx, width), EndNetwork(rx, width)
+
+    def forward(self, ends: tuple[Tensor, Tensor], noise: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor]:
+        """ends: [batch, _SEEN, G_t] and [batch, _SEEN, G_r] -> changes of the logarithms of powers, of that of their total."""
+        departing, first = self.departing(ends[0], noise)
+        arriving, second = self.arriving(ends[1], noise)
+        return (departing, arriving), first + second
+
+
 class SpectrumNetwork(nn.Module):
     """Powers of departures, which add up to one, and of arrivals, from looks at the spectra of both ends."""
 
@@ -88,15 +102,15 @@ class SpectrumNetwork(nn.Module):
         super().__init__()
         self.counts = tx.count, rx.count
         with torch.random.fork_rng(devices=[]):
-            self.looks = nn.ModuleList(
-                nn.ModuleList([EndNetwork(tx, width), EndNetwork(rx, width)]) for _ in range(looks)
-            )
+            self.looks = nn.ModuleList(Look(rx, tx, width) for _ in range(looks))
         initialise(self, generator)
-        with torch.no_grad():
+        with torch.no_grad():  # Powers start equal, and change as the network learns.
             for module in self.modules():
-                if isinstance(module, EndNetwork):  # Powers start equal, and change as the network learns.
-                    for each in (module.last, module.total, *(block.mix for block in module.blocks)):
-                        each.weight.zero_()
+                if isinstance(module, Block):
+                    module.mix.weight.zero_()
+                elif isinstance(module, EndNetwork):
+                    module.last.weight.zero_()
+                    module.total.weight.zero_()
 
     def forward(self, energy: Tensor, seen: Tensor, noise_var: Tensor) -> tuple[Tensor, Tensor]:
         """See `ProductLMMSE.spectrum`: [batch, G_t, G_r] each; noise_var: [batch] -> [batch, G_t], [batch, G_r]."""
@@ -104,27 +118,24 @@ class SpectrumNetwork(nn.Module):
         logs = [energy.new_zeros(len(energy), count) for count in self.counts]
         gain = energy.new_zeros(len(energy), 1)
         for look in self.looks:
-            departing, arriving = (each.softmax(1) for each in logs)
-            views = [
-                [weighed @ energy.mT, weighed @ seen.mT]
-                for weighed, energy, seen in (
-                    (arriving[:, None], energy, seen),
-                    (departing[:, None], energy.mT, seen.mT),
-                )
-            ]
-            for place, (network, (heard, looked)) in enumerate(zip(look, views, strict=True)):
-                features = _features(heard[:, 0], looked[:, 0], noise_var[:, None], logs[place])
-                change, total = network(features, noise / _UNIT)
-                logs[place] = logs[place] + change
-                gain = gain + total
+            departing, arriving = (each.softmax(1)[:, :, None] for each in logs)
+            ends = (
+                _features(energy @ arriving, seen @ arriving, noise_var, logs[0]),
+                _features(energy.mT @ departing, seen.mT @ departing, noise_var, logs[1]),
+            )
+            changes, total = look(ends, noise / _UNIT)
+            logs, gain = [log + change for log, change in zip(logs, changes, strict=True)], gain + total
         departing, arriving = (each.softmax(1) for each in logs)
         return departing, gain.exp() * arriving
 
 
 def _features(energy: Tensor, seen: Tensor, noise_var: Tensor, logs: Tensor) -> Tensor:
-    """How far a direction is above the noise, which power it shows, and which it is taken to have: [batch, _SEEN, G]."""
-    above = (energy / noise_var).clamp_min(_LEAST).log()
-    shown = (energy / seen.clamp_min(_LEAST)).clamp_min(_LEAST).log()
+    """How far a direction is above the noise, which power it shows, and which it is taken to have: [batch, _SEEN, G].
+
+    energy, seen: [batch, G, 1], noise_var: [batch], logs: [batch, G].
+    """
+    above = (energy[:, :, 0] / noise_var[:, None]).clamp_min(_LEAST).log()
+    shown = (energy / seen.clamp_min(_LEAST))[:, :, 0].clamp_min(_LEAST).log()
     return torch.stack([above, shown, logs - logs.mean(1, keepdim=True)], 1) / _UNIT
 
 
@@ -150,8 +161,8 @@ def fit_spectra(estimator: "ProductLMMSE", problem: ChannelProblem, plan: Fit) -
 def error(estimator: "ProductLMMSE", batch: Batch) -> Tensor:
     """NMSE in dB of the estimate of a batch, the mean over groups of like SNR.
 
-    Where u solves Cu = y, so does u + C⁻¹(y - Cu), which has the right gradient with C⁻¹ and the u in it held fixed: products with Φ
-    and R alone are differentiated, no factorisation.
+    Where u solves Cu = y, so does u + C⁻¹(y - Cu), which has the right gradient with C⁻¹ and the u in it held fixed: products
+    with Φ and R alone are differentiated, no factorisation.
     """
     measured = Measurement(batch.y, batch.phi, batch.noise_var)
     prior, phi = estimator.prior(measured), batch.phi
