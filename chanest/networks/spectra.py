@@ -32,6 +32,8 @@ _LINEAR_KERNEL, _PLANAR_KERNEL = 9, 5
 _BLOCKS = 4
 _LEAST, _UNIT = 1e-12, 2.0
 """The least ratio whose logarithm is taken, and the unit of logarithms: nats that networks see as one."""
+_NOISE = 1e-5, 1e3
+"""The least and the most σ² that networks are told, far beyond what they are trained with."""
 _BATCH, _RATE = 128, 2e-3
 _SNRS_DB = (-10.0, 0.0, 10.0, 20.0)
 _VALIDATED = 300
@@ -114,6 +116,7 @@ class SpectrumNetwork(nn.Module):
 
     def forward(self, energy: Tensor, seen: Tensor, noise_var: Tensor) -> tuple[Tensor, Tensor]:
         """See `ProductLMMSE.spectrum`: [batch, G_t, G_r] each; noise_var: [batch] -> [batch, G_t], [batch, G_r]."""
+        noise_var = noise_var.clamp(*_NOISE)
         noise = noise_var.log()[:, None]
         logs = [energy.new_zeros(len(energy), count) for count in self.counts]
         gain = energy.new_zeros(len(energy), 1)
