@@ -17,7 +17,7 @@ from chanest.dictionaries import KroneckerMap, LearnedKronecker
 from chanest.fit import Fit
 from chanest.problem import ChannelProblem
 from vlista_core.estimate import Estimate, Measurement
-from vlista_core.linops import LinearMap
+from vlista_core.linops import LinearMap, ScaledMap
 from vlista_core.models.base import UnfoldedModel
 from vlista_core.problems import Batch
 from vlista_core.progress import listening
@@ -52,12 +52,16 @@ class UnfoldedEstimator(ChannelEstimator):
     """Of dictionaries, or of all where the network has no groups of its own."""
     scalar_rate: ClassVar[float] = 5e-3
     """Of what the network trains at a rate of its own: scalars, augmentation, posterior."""
+    one_size: ClassVar[bool] = False
+    """Whether Φ is scaled to the spectral norm that is usual in its scenario, and y with it. What has no norm of Φ to go by in
+    its steps needs that: they are too long, and diverge, where a Φ with more pilots is larger than those it learned from."""
     figure: ClassVar[tuple[str, str]] = ("validation_nmse_db", "dB")
     """The name and the unit of `validation_figure`."""
 
-    def __init__(self, signal_length: int, network: UnfoldedModel) -> None:
+    def __init__(self, signal_length: int, network: UnfoldedModel, norm: float | None = None) -> None:
+        """norm: the spectral norm that Φ is scaled to; None takes Φ as it comes."""
         super().__init__(signal_length)
-        self.network, self.forms_product = network, network.forms_product
+        self.network, self.forms_product, self.norm = network, network.forms_product, norm
 
     @classmethod
     @abstractmethod
@@ -66,7 +70,7 @@ class UnfoldedEstimator(ChannelEstimator):
 
     @classmethod
     def build(cls, problem: ChannelProblem) -> Self:
-        return cls(problem.signal_length, cls.network_for(problem))
+        return cls(problem.signal_length, cls.network_for(problem), usual_norm(problem) if cls.one_size else None)
 
     def fit(self, problem: ChannelProblem, plan: Fit) -> dict[str, Json]:
         """Start from training draws in the middle of the SNR range, then train on all of it for the rest of the budget."""
@@ -115,7 +119,8 @@ class UnfoldedEstimator(ChannelEstimator):
 
     def start_from(self, batch: Batch) -> None:
         """Let the network start from the best of a grid on training data."""
-        self.network.start_from(batch)
+        sized = self.sized(Measurement(batch.y, batch.phi, batch.noise_var))
+        self.network.start_from(Batch(batch.signal, sized.y, sized.phi, sized.noise_var))
 
     def training_loss(self, batch: Batch, *, generator: torch.Generator) -> Tensor:
         """Mean of the groups' NMSE in dB, after the last layer."""
@@ -133,9 +138,18 @@ class UnfoldedEstimator(ChannelEstimator):
         return [{**group, "lr": self.scalar_rate} if "lr" in group else group for group in own()]
 
     def infer(self, measured: Measurement) -> Estimate:
-        known = self.within_training(measured)
+        known = self.sized(self.within_training(measured))
         out: Estimate = self.network(known.y, known.phi, known.noise_var)
         return out
+
+    def sized(self, measured: Measurement) -> Measurement:
+        """The same measurement with a Φ of the usual size: the channel stays as it is, y and the noise change with Φ."""
+        if self.norm is None:
+            return measured
+        size = measured.phi.spectral_norm().expand(len(measured.y))
+        scale = torch.where(size > 0, self.norm / torch.where(size > 0, size, 1.0), 1.0)
+        noise_var = scale.square() * measured.noise_var
+        return Measurement(scale[:, None] * measured.y, ScaledMap(measured.phi, scale), noise_var)
 
     @staticmethod
     def within_training(measured: Measurement) -> Measurement:
@@ -189,6 +203,11 @@ def starting_dictionary(problem: ChannelProblem) -> LearnedKronecker:
         chosen.append(factor[:, strongest] * (kept / kept.mean()) ** 0.25)
     *delay, tx, rx = chosen
     return LearnedKronecker(KroneckerMap(rx, tx, delay[0] if delay else None))
+
+
+def usual_norm(problem: ChannelProblem) -> float:
+    """The mean spectral norm of Φ over training draws."""
+    return float(problem.beams(_START_SAMPLES, seed=0, split="train").spectral_norm().mean())
 
 
 def grouped_nmse_db(signal: Tensor, batch: Batch) -> Tensor:

@@ -29,6 +29,7 @@ _CLASSES = {
     "vlista": "VLISTAEstimator",
     "atom-lmmse": "AtomLMMSE",
     "gated-lmmse": "GatedLMMSE",
+    "product-lmmse": "ProductLMMSE",
     "universal": "Universal",
 }
 """Name -> class, in the order of tables; the module has the name of the estimator. Modules are imported when asked for."""

@@ -16,6 +16,7 @@ class ADLISTAEstimator(UnfoldedEstimator):
     name = "a-dlista"
     summary = "the paper's A-DLISTA: a CNN on ΦΨ gives one step and one threshold per layer"
     half_precision = True
+    one_size = True
     batch_size = 32
     loudest = 10**0.5
 

@@ -11,6 +11,7 @@ class DLISTAEstimator(UnfoldedEstimator):
     name = "dlista"
     summary = "DLISTA: a learned Kronecker dictionary, one step and one threshold per layer"
     half_precision = True
+    one_size = True
 
     @classmethod
     def network_for(cls, problem: ChannelProblem) -> DLISTA:

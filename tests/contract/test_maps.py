@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from vlista_core.dictionaries import LearnedDictionary, dct, wavelet
-from vlista_core.linops import DenseMap, GroupedMap, IdentityMap, LinearMap
+from vlista_core.linops import DenseMap, GroupedMap, IdentityMap, LinearMap, ScaledMap
 from vlista_core.testing import MAP_CHECKS, MapCase, SpyMap
 from vlista_core.testing.maps import check_dead_columns
 
@@ -39,6 +39,11 @@ def _product(*factors: Callable[[torch.dtype], LinearMap]) -> Callable[[torch.dt
     return lambda dtype: functools.reduce(operator.matmul, (factor(dtype) for factor in factors))
 
 
+def _scaled(inner: Callable[[torch.dtype], LinearMap]) -> Callable[[torch.dtype], LinearMap]:
+    """Four samples, each in a unit of its own."""
+    return lambda dtype: ScaledMap(inner(dtype), torch.tensor([0.5, 1.0, 2.0, 3.0], dtype=dtype.to_real()))
+
+
 CASES = [
     MapCase("dense shared", _dense(7, 11)),
     MapCase("dense per sample", _dense(4, 7, 11)),
@@ -55,6 +60,8 @@ CASES = [
         "grouped after a shared one",
         lambda dtype: GroupedMap(_normal((2, 7, 11), dtype), 2) @ DenseMap(_normal((11, 9), dtype)),
     ),
+    MapCase("scaled", _scaled(_dense(4, 7, 11))),
+    MapCase("scaled, shared", _scaled(_dense(7, 11))),
     MapCase("spy", lambda dtype: SpyMap(DenseMap(_normal((4, 7, 11), dtype)))),
 ]
 

@@ -8,5 +8,6 @@ unless `materialize` is called by name.
 from vlista_core.linops.base import LinearMap
 from vlista_core.linops.composed import ComposedMap
 from vlista_core.linops.dense import DenseMap, GroupedMap, IdentityMap, as_map
+from vlista_core.linops.scaled import ScaledMap
 
-__all__ = ["ComposedMap", "DenseMap", "GroupedMap", "IdentityMap", "LinearMap", "as_map"]
+__all__ = ["ComposedMap", "DenseMap", "GroupedMap", "IdentityMap", "LinearMap", "ScaledMap", "as_map"]
