@@ -1,6 +1,7 @@
 """Bounds on what an estimator can reach. They are told the truth, take a whole batch, and are never estimators."""
 
 from chanest.bounds.base import Bound
+from chanest.bounds.cells import GenieCells
 from chanest.bounds.covariance import GenieCovariance
 from chanest.bounds.cramer_rao import CramerRao
 from chanest.bounds.genie import GenieAngles, GenieEnsemble, GenieRays
@@ -8,7 +9,7 @@ from chanest.bounds.support import OracleSupport
 from chanest.problem import ChannelProblem
 
 BOUNDS: dict[str, type[Bound]] = {
-    bound.name: bound for bound in (GenieRays, GenieAngles, GenieEnsemble, GenieCovariance, OracleSupport, CramerRao)
+    bound.name: bound for bound in (GenieRays, GenieCells, GenieAngles, GenieEnsemble, GenieCovariance, OracleSupport, CramerRao)
 }
 """Name -> class, in the order of tables."""
 

@@ -26,7 +26,7 @@ SCENARIOS = (
     "rt_canyon_upa64x4", "rt_munich_upa64x4", "rt_etoile_upa64x4", "rt_florence_upa64x4", "clusters_upa64x4",
 )  # fmt: skip
 """Every source at least once, narrowband; all of them take less than half an hour on two cores."""
-_REFERENCES = ("genie-angles", "genie-covariance", "genie-rays")
+_REFERENCES = ("genie-angles", "genie-covariance", "genie-cells", "genie-rays")
 """Bounds that gaps are counted from, the one with the least knowledge that estimators lack first."""
 
 

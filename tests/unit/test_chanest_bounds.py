@@ -12,6 +12,7 @@ from torch import Tensor
 
 import chanest
 from chanest.bounds import BOUNDS, Bound, get_bound
+from chanest.bounds.cells import GenieCells, cell_derivatives
 from chanest.bounds.cramer_rao import CramerRao, path_derivatives
 from chanest.bounds.genie import GenieAngles, GenieEnsemble, GenieRays, ray_columns
 from chanest.bounds.support import OracleSupport
@@ -71,7 +72,7 @@ def _together(columns: Tensor) -> Tensor:
 
 def test_bounds_cannot_be_taken_for_estimators() -> None:
     assert list(BOUNDS) == [
-        "genie-rays", "genie-angles", "genie-ensemble", "genie-covariance", "oracle-support", "crb",
+        "genie-rays", "genie-cells", "genie-angles", "genie-ensemble", "genie-covariance", "oracle-support", "crb",
     ]  # fmt: skip
     assert not set(BOUNDS) & set(chanest.estimator_names())
     for name, bound in BOUNDS.items():
@@ -267,6 +268,40 @@ def test_cramer_rao_falls_with_the_noise_and_not_with_whitening() -> None:
         bound.bound(low)
 
 
+def test_cells_are_derivatives_of_the_channel() -> None:
+    """By turning the user a little: along the axis of an array, directions change as the derivatives say."""
+    problem = _problem("rt_canyon_upa64x4")
+    source = problem.source
+    h, rays = source.channels(range(6), seed=3, split="test")
+    assert rays is not None
+    signal = h.mT.reshape(len(h), -1).to(torch.complex128)
+    found = cell_derivatives(source, rays).space.unflatten(2, (6, -1))
+    # Real and imaginary part of the gains: a channel is the sum of its paths.
+    torch.testing.assert_close(2**0.5 * found[:, :, 0].sum(2), signal, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(found[:, :, 1], 1j * found[:, :, 0])
+    # A phase that grows along an axis of the base station is what a change of direction gives.
+    tx, rx = source.tx, source.rx
+    phase = 2 * torch.pi * tx.positions()[:, 1] / tx.horizontal_spacing / tx.columns / 12**0.5
+    turned = torch.polar(torch.ones_like(phase), 1e-6 * phase).repeat_interleave(rx.ports)
+    slope = 1e6 * (turned - 1)[:, None] * 2**0.5 * found[:, :, 0]
+    torch.testing.assert_close(found[:, :, 2], slope, atol=1e-5, rtol=1e-4)
+
+
+def test_directions_known_to_a_cell_lie_between_known_rays_and_every_estimator() -> None:
+    """With few paths unknown directions cost (2 gains + 4 cosines) / 2 = 3 times the error: 4.8 dB where all paths are strong."""
+    problem = _problem("rt_canyon_upa64x4")
+    universal = chanest.get_estimator("universal", problem)
+    for snr_db in (0.0, 20.0):
+        batch = problem.sample(60, seed=3, snr_db=snr_db)
+        rays, cells = (get_bound(name, problem).nmse_db(batch) for name in ("genie-rays", "genie-cells"))
+        assert rays + 4.0 < cells < universal.nmse_db(batch)
+    assert cells < rays + 5.0
+    low, high = (GenieCells(problem).nmse_db(problem.sample(16, seed=1, snr_db=snr_db)) for snr_db in (40.0, 50.0))
+    assert high == pytest.approx(low - 10.0, abs=0.4)
+    with pytest.raises(ValueError, match="has no estimate"):
+        GenieCells(problem).bound(batch)
+
+
 def _maximum_likelihood(problem: ChannelProblem, batch: ChannelBatch) -> Tensor:
     """Gauss–Newton from the truth in gains, azimuths, zenith of departure and delays, by automatic derivatives."""
     assert batch.rays is not None
@@ -313,6 +348,7 @@ def test_maximum_likelihood_attains_cramer_rao_at_high_snr() -> None:
         ("mobile_64x4", {"genie-rays", "genie-angles", "genie-ensemble", "oracle-support"}),
         ("wideband_64x4", {"genie-rays"}),
         ("swomp_32x32", {"genie-rays", "crb"}),
+        ("rt_canyon_upa64x4", {"genie-rays", "genie-cells", "oracle-support"}),
         ("clusters_dual_4x8", {"genie-rays", "oracle-support"}),
         ("scm_64x16", {"genie-covariance", "oracle-support"}),
     ],
