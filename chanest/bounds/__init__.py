@@ -9,7 +9,8 @@ from chanest.bounds.support import OracleSupport
 from chanest.problem import ChannelProblem
 
 BOUNDS: dict[str, type[Bound]] = {
-    bound.name: bound for bound in (GenieRays, GenieCells, GenieAngles, GenieEnsemble, GenieCovariance, OracleSupport, CramerRao)
+    bound.name: bound
+    for bound in (GenieRays, GenieCells, GenieAngles, GenieEnsemble, GenieCovariance, OracleSupport, CramerRao)
 }
 """Name -> class, in the order of tables."""
 

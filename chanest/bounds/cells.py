@@ -27,9 +27,7 @@ class GenieCells(Bound):
 
     name = "genie-cells"
     label = "genie (a′): directions known to a cell"
-    summary = (
-        "Cramér–Rao bound that knows powers of paths and the cell of each direction; rays with one phase each, as traced"
-    )
+    summary = "Cramér–Rao bound that knows powers of paths and the cell of each direction; rays with one phase each, as traced"
 
     @classmethod
     def applies(cls, problem: ChannelProblem) -> bool:

@@ -288,7 +288,7 @@ def test_cells_are_derivatives_of_the_channel() -> None:
 
 
 def test_directions_known_to_a_cell_lie_between_known_rays_and_every_estimator() -> None:
-    """With few paths unknown directions cost (2 gains + 4 cosines) / 2 = 3 times the error: 4.8 dB where all paths are strong."""
+    """Few paths: unknown directions cost (2 gains + 4 cosines) / 2 = 3 times the error, 4.8 dB where all are strong."""
     problem = _problem("rt_canyon_upa64x4")
     universal = chanest.get_estimator("universal", problem)
     for snr_db in (0.0, 20.0):
