@@ -10,14 +10,15 @@ import torch
 from torch import Tensor
 
 from chanest.dictionaries import KroneckerMap
+from chanest.frontend.base import FrontEnd
 from chanest.frontend.combining import whitened_weights
 from vlista_core.linalg import cholesky
 from vlista_core.linops import LinearMap
 
 
 @dataclass(frozen=True, eq=False)
-class BeamformingMap(LinearMap):
-    """vec(H) -> y. Columns of H are stacked: entry t·N_r + r; y runs pilot by pilot, chain by chain.
+class BeamformingMap(FrontEnd):
+    """h -> y, h of one snapshot and ordered as `chanest.frontend.base` says; y runs pilot by pilot, chain by chain.
 
     With S subcarriers the same beams serve each: input k·N_r·N_t + t·N_r + r, output k·T·N_RF + pilot·N_RF + chain.
     `BeamformingMap.of` makes one from beams and combiners.
@@ -54,13 +55,11 @@ class BeamformingMap(LinearMap):
         return made.whitened() if whiten else made
 
     def whitened(self) -> "BeamformingMap":
-        """The map L_t⁻¹W_tᴴH f_t, whose noise is white."""
         if self.whiten or self.weights is None or self.factor is None:
             return self
         return replace(self, weights=whitened_weights(self.weights, self.factor), whiten=True)
 
     def whitened_output(self, y: Tensor) -> Tensor:
-        """L_t⁻¹y_t, whose noise is white, of y as it comes through combiners: [batch, m] -> [batch, m]."""
         if self.whiten or self.factor is None:
             return y
         pilots = y.reshape(self.batch, self.subcarriers, self.pilots, self.chains, 1)
@@ -68,7 +67,6 @@ class BeamformingMap(LinearMap):
         return white.flatten(1)
 
     def first_pilots(self, count: int) -> "BeamformingMap":
-        """What the first `count` pilots measure."""
         weights, factor = (None if each is None else each[:, :count] for each in (self.weights, self.factor))
         return replace(self, transmit=self.transmit[:, :, :count], weights=weights, factor=factor)
 
@@ -78,8 +76,11 @@ class BeamformingMap(LinearMap):
 
     @property
     def pilots(self) -> int:
-        """T."""
         return self.transmit.shape[2]
+
+    @property
+    def arriving(self) -> int:
+        return self.subcarriers * self.pilots * self.antennas
 
     @property
     def chains(self) -> int:
@@ -154,7 +155,6 @@ class BeamformingMap(LinearMap):
         return self._on_every_subcarrier(one.reshape(self.batch, self.pilots * self.chains, -1))
 
     def combine(self, received: Tensor) -> Tensor:
-        """W_tᴴ r_t for what arrives at the antennas, such as noise. received: [batch, S·T·N_r] -> [batch, S·T·N_RF]."""
         return self._combined(received.reshape(self.batch, self.subcarriers, self.pilots, self.antennas)).flatten(1)
 
     def noise_covariance(self) -> Tensor:

@@ -10,6 +10,7 @@ import torch
 
 from chanest.channels.sionna_backend import global_state_kept
 from chanest.pilots import DMRS, Block, Comb, Kronecker, PilotPattern, Pilots
+from chanest.pilots.dmrs import Mapping
 from chanest.pilots.sequences import gold_sequence, qpsk
 
 with global_state_kept():
@@ -18,15 +19,17 @@ with global_state_kept():
     from sionna.phy.nr.utils import generate_prng_seq
     from sionna.phy.ofdm import ResourceGrid
 
+_SINGLE: tuple[tuple[int, Mapping, int], ...] = ((0, "A", 1), (1, "B", 500), (2, "A", 65535), (3, "B", 0))
+_DOUBLE: tuple[tuple[int, Mapping], ...] = ((0, "A"), (1, "A"), (1, "B"))
 SINGLE = [
     DMRS(ports, type=kind, additional=additional, mapping=mapping, groups=groups, identity=identity)
     for kind, ports, groups in ((1, (0,), 1), (1, (0, 1, 2, 3), 2), (2, (1, 5), 3), (2, (2,), 2))
-    for additional, mapping, identity in ((0, "A", 1), (1, "B", 500), (2, "A", 65535), (3, "B", 0))
+    for additional, mapping, identity in _SINGLE
 ]
 DOUBLE = [
     DMRS(ports, type=kind, length=2, additional=additional, mapping=mapping, groups=groups, initialisation=1, slot=3)
     for kind, ports, groups in ((1, (0, 1, 4, 5), 2), (1, (2, 6), 2), (2, (0, 6, 11, 5), 3), (2, (7,), 1))
-    for additional, mapping in ((0, "A"), (1, "A"), (1, "B"))
+    for additional, mapping in _DOUBLE
 ]
 
 
