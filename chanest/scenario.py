@@ -17,7 +17,8 @@ from chanest.channels.section import ArraySection, Section, scenario_folder
 from chanest.channels.source import DRAWS, Backend, ChannelSource
 from chanest.channels.store import DataSet
 from chanest.channels.system_level import SystemLevelSection
-from chanest.pilots import CODEBOOKS, BeamKind
+from chanest.frontend.section import AnyPattern, FrontendSection
+from chanest.pilots import CODEBOOKS
 from vlista_core.draws import Split
 from vlista_core.files import digest
 from vlista_core.validation import printable
@@ -37,17 +38,6 @@ AnyChannel = (
     | RtSection
 )  # fmt: skip
 """The registry of kinds of channels."""
-
-
-class FrontendSection(Section):
-    """Training: pilots of one transmit beam each, and a receiver of `chains` RF chains (0: fully digital)."""
-
-    pilots: int = Field(ge=1, le=2**20)
-    beams: BeamKind = "quantised"
-    bits: int = Field(default=2, ge=1, le=16)
-    chains: int = Field(default=0, ge=0)
-    combiners: BeamKind = "quantised"
-    whiten: bool = True
 
 
 class DataSection(Section):
@@ -87,7 +77,22 @@ class Scenario(Section):
         if self.frontend.beams in CODEBOOKS and pilots > source.tx.ports:
             allowed = f"at most {source.tx.ports}, the size of the {CODEBOOKS[self.frontend.beams]}"
             raise ValueError(f"frontend.pilots must be {allowed}, got {pilots}")
+        self._check_grid(source)
         return self
+
+    def _check_grid(self, source: ChannelSource) -> None:
+        """ValueError where pilots do not fit the grid, or the grid does not fit the snapshots of the channel."""
+        front, snapshots = self.frontend, self.frontend.snapshots
+        try:
+            layout = front.layout(len(source.frequencies or (0.0,)))
+            if layout is not None:
+                layout.tiles(snapshots)
+        except ValueError as fault:
+            raise ValueError(f"frontend.pattern: {fault}") from None
+        if snapshots > 1 and layout is None:
+            raise ValueError(f"frontend.snapshots must be 1 without frontend.pattern, got {snapshots}")
+        if snapshots not in (1, source.snapshots):
+            raise ValueError(f"frontend.snapshots must be 1 or channel.snapshots = {source.snapshots}, got {snapshots}")
 
     def source(self, backend: Backend = "factored") -> ChannelSource:
         """The distribution of channels."""
@@ -106,7 +111,7 @@ class Scenario(Section):
             scenario=json.dumps(self.model_dump(mode="json"), sort_keys=True),
             split=split,
             seed=self.data.seed if seed is None else seed,
-            count=getattr(self.data, split) if count is None else count,
+            count=getattr(self.data, split) * self.frontend.snapshots if count is None else count,
         )
 
 
@@ -115,6 +120,7 @@ _PROBLEMS = 3
 _SECTIONS: dict[str, type[Section]] = {
     "bs": ArraySection, "ue": ArraySection, "frontend": FrontendSection, "data": DataSection,
     **{kind: section for section in get_args(AnyChannel) for kind in get_args(section.model_fields["kind"].annotation)},
+    **{kind: section for section in get_args(AnyPattern) for kind in get_args(section.model_fields["kind"].annotation)},
 }  # fmt: skip
 
 
@@ -160,6 +166,8 @@ def _one_line(error: ValidationError) -> str:
         section = _SECTIONS.get(loc[-2], Scenario) if len(loc) > 1 else Scenario
         if loc[:1] == ["channel"]:
             del loc[1:2]  # the kind of channel, by which the section was chosen, is no key
+        if loc[:2] == ["frontend", "pattern"]:
+            del loc[2:3]
         key = printable(".".join(loc), 60)
         value = f"{key} = {printable(repr(problem['input']), 60)}"
         match problem["type"]:

@@ -29,10 +29,9 @@ class GridMap(FrontEnd):
     tiles: tuple[Tile, ...]
     """Where each part is on the grid."""
     antennas: int
-    snapshots: int
-    """L, of h."""
     subcarriers: int
     whiten: bool
+    snapshots: int = 1
 
     @classmethod
     def of(
@@ -56,7 +55,7 @@ class GridMap(FrontEnd):
         _check(pilots, beams, combiner, antennas)
         tiles = pilots.tiles(snapshots)
         parts = tuple(_part(tile, pilots, beams, combiner, antennas) for tile in tiles)
-        made = cls(parts, tiles, parts[0].antennas, snapshots, pilots.subcarriers, combiner is None)
+        made = cls(parts, tiles, parts[0].antennas, pilots.subcarriers, combiner is None, snapshots)
         return made.whitened() if whiten else made
 
     @property

@@ -1,0 +1,171 @@
+"""What a scenario file says of the front end: beams, chains, and which resource elements carry pilots."""
+
+from abc import ABC, abstractmethod
+from functools import lru_cache
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+from torch import Tensor
+
+from chanest.channels.section import Section
+from chanest.frontend.base import FrontEnd
+from chanest.frontend.flat import BeamformingMap
+from chanest.frontend.grid import GridMap
+from chanest.pilots import CODEBOOKS, DMRS, BeamKind, Comb, Kronecker, Pilots
+from chanest.pilots.dmrs import SLOT
+
+Symbols = Annotated[tuple[Annotated[int, Field(ge=0, lt=2**10)], ...], Field(strict=False, min_length=1)]
+
+
+class PatternSection(Section, ABC):
+    """Which resource elements carry pilots. A subclass has `kind: Literal["…"]`, the keys of its pattern, and a line below."""
+
+    @abstractmethod
+    def positions(self, beams: int) -> int:
+        """How many times on the grid beams are set; streams that share a position have one each."""
+
+    @abstractmethod
+    def pilots(self, beams: int, subcarriers: int) -> Pilots:
+        """The pilots of a front end with so many beams; ValueError where the grid has no room for them."""
+
+
+class CombSection(PatternSection):
+    """Every beam in a symbol of its own, on every `spacing`-th subcarrier."""
+
+    kind: Literal["comb"]
+    spacing: int = Field(ge=1, le=2**16)
+    offset: int = Field(default=0, ge=0, le=2**16)
+    seed: int | None = Field(default=None, ge=0, lt=2**63)
+    """Of QPSK values; none sends ones."""
+    symbols: Symbols | None = None
+    """One for each beam; the first ones of the slot unless said."""
+    slot: int | None = Field(default=None, ge=1, le=2**10)
+    """Symbols of the grid; as many as it takes unless said."""
+
+    def positions(self, beams: int) -> int:
+        return beams
+
+    def pilots(self, beams: int, subcarriers: int) -> Pilots:
+        symbols = tuple(range(beams)) if self.symbols is None else self.symbols
+        if len(symbols) != beams:
+            raise ValueError(f"a comb needs a symbol for each of the {beams} pilots, got {len(symbols)} symbols")
+        slot = max(symbols) + 1 if self.slot is None else self.slot
+        if beams > slot:
+            raise ValueError(f"pilots must be at most the {slot} symbols of the slot, got {beams}")
+        return Comb(self.spacing, self.offset, symbols, seed=self.seed).on(slot, subcarriers)
+
+
+class KroneckerSection(PatternSection):
+    """Whole symbols, in each of which as many beams take the subcarriers in turn."""
+
+    kind: Literal["kronecker"]
+    symbols: Symbols = (2, 11)
+    slot: int = Field(default=SLOT, ge=1, le=2**10)
+    seed: int = Field(default=0, ge=0, lt=2**63)
+
+    def positions(self, beams: int) -> int:
+        return len(self.symbols)
+
+    def pilots(self, beams: int, subcarriers: int) -> Pilots:
+        streams = _streams(beams, len(self.symbols))
+        if streams > subcarriers:
+            room = f"the {subcarriers * len(self.symbols)} resource elements of its pilot symbols"
+            raise ValueError(f"pilots must be at most {room}, got {beams}")
+        return Kronecker(self.symbols, streams, self.seed).on(self.slot, subcarriers)
+
+
+class DMRSSection(PatternSection):
+    """5G NR uplink DMRS of a slot: in each position as many beams as antenna ports, 0, 1, …, separated by codes."""
+
+    kind: Literal["dmrs"]
+    type: Literal[1, 2] = 1
+    length: Literal[1, 2] = 1
+    additional: Literal[0, 1, 2, 3] = 0
+    groups: Literal[1, 2, 3] = 2
+    identity: int = Field(default=1, ge=0, lt=2**16)
+
+    def positions(self, beams: int) -> int:
+        return len(self._of((0,)).positions(SLOT)) // self.length
+
+    def pilots(self, beams: int, subcarriers: int) -> Pilots:
+        streams = _streams(beams, self.positions(beams))
+        return self._of(tuple(range(streams))).on(SLOT, subcarriers)
+
+    def _of(self, ports: tuple[int, ...]) -> DMRS:
+        return DMRS(ports, self.type, self.length, self.additional, groups=self.groups, identity=self.identity)
+
+
+def _streams(beams: int, positions: int) -> int:
+    """Beams of each position."""
+    if beams % positions:
+        raise ValueError(f"pilots must be a multiple of the {positions} positions of the pattern, got {beams}")
+    return beams // positions
+
+
+AnyPattern = CombSection | KroneckerSection | DMRSSection
+"""The registry of patterns."""
+
+
+class FrontendSection(Section):
+    """Training: pilots of one transmit beam each, and a receiver of `chains` RF chains (0: fully digital)."""
+
+    pilots: int = Field(ge=1, le=2**20)
+    beams: BeamKind = "quantised"
+    bits: int = Field(default=2, ge=1, le=16)
+    chains: int = Field(default=0, ge=0)
+    combiners: BeamKind = "quantised"
+    whiten: bool = True
+    pattern: Annotated[AnyPattern, Field(discriminator="kind")] | None = None
+    """Where pilots are; none sends every beam on every subcarrier, while the channel stays."""
+    snapshots: int = Field(default=1, ge=1, le=2**10)
+    """Of the channel in one sample, among which the symbols of the pattern are divided; 1 for a channel that stays."""
+
+    @model_serializer(mode="wrap")
+    def _without_what_is_not_said(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Keys of a grid only where there is one, so that files of flat front ends stay those of earlier versions."""
+        content: dict[str, Any] = written(self)
+        if self.pattern is None:
+            del content["pattern"], content["snapshots"]
+        return content
+
+    @property
+    def positions(self) -> int:
+        """How many times beams and combiners are set."""
+        return self.pilots if self.pattern is None else self.pattern.positions(self.pilots)
+
+    def layout(self, subcarriers: int) -> Pilots | None:
+        """What is sent on the grid of one sample; None where every beam serves every subcarrier."""
+        return None if self.pattern is None else _layout(self.pattern, self.pilots, subcarriers)
+
+    def with_pilots(self, count: int, antennas: int) -> Self:
+        """The same with another number of pilots, at most as many as there are beams of a codebook of `antennas`.
+
+        A pattern whose symbols are given has its number of pilots, and stays.
+        """
+        if self.pattern is not None and not (isinstance(self.pattern, CombSection) and self.pattern.symbols is None):
+            return self
+        most = [count, *([antennas] if self.beams in CODEBOOKS else [])]
+        if isinstance(self.pattern, CombSection) and self.pattern.slot is not None:
+            most.append(self.pattern.slot)
+        return self.model_copy(update={"pilots": min(most)})
+
+    def measurements(self, antennas: int, subcarriers: int) -> int:
+        """m of a receiver of so many antennas."""
+        layout = self.layout(subcarriers)
+        elements = self.pilots * subcarriers if layout is None else layout.elements
+        return elements * (self.chains or antennas)
+
+    def map(self, transmit: Tensor, combiner: Tensor | None, antennas: int, subcarriers: int) -> FrontEnd:
+        """Φ of beams [batch, N_t, pilots] and combiners [batch, positions, N_r, chains]; None is a digital receiver."""
+        layout = self.layout(subcarriers)
+        if layout is None:
+            return BeamformingMap.of(transmit, combiner, antennas=antennas, whiten=self.whiten, subcarriers=subcarriers)
+        symbols = len(layout.pilot_symbols) // self.positions
+        beams = transmit.unflatten(2, (self.positions, -1)).repeat_interleave(symbols, dim=2)
+        combiner = None if combiner is None else combiner.repeat_interleave(symbols, dim=1)
+        return GridMap.of(layout, beams, combiner, antennas=antennas, whiten=self.whiten, snapshots=self.snapshots)
+
+
+@lru_cache(maxsize=64)
+def _layout(pattern: AnyPattern, beams: int, subcarriers: int) -> Pilots:
+    return pattern.pilots(beams, subcarriers)
