@@ -17,12 +17,20 @@ from chanest.pilots.dmrs import SLOT
 Symbols = Annotated[tuple[Annotated[int, Field(ge=0, lt=2**10)], ...], Field(strict=False, min_length=1)]
 
 
+_MOST = 2**24
+"""Streams × symbols × subcarriers of a grid: 128 MB."""
+
+
 class PatternSection(Section, ABC):
     """Which resource elements carry pilots. A subclass has `kind: Literal["…"]`, the keys of its pattern, and a line below."""
 
     @abstractmethod
     def positions(self, beams: int) -> int:
         """How many times on the grid beams are set; streams that share a position have one each."""
+
+    @abstractmethod
+    def grid_symbols(self, beams: int) -> int:
+        """Symbols of the grid."""
 
     @abstractmethod
     def pilots(self, beams: int, subcarriers: int) -> Pilots:
@@ -45,13 +53,18 @@ class CombSection(PatternSection):
     def positions(self, beams: int) -> int:
         return beams
 
+    def grid_symbols(self, beams: int) -> int:
+        if self.slot is not None:
+            return self.slot
+        return beams if self.symbols is None else max(self.symbols) + 1
+
     def pilots(self, beams: int, subcarriers: int) -> Pilots:
-        symbols = tuple(range(beams)) if self.symbols is None else self.symbols
-        if len(symbols) != beams:
-            raise ValueError(f"a comb needs a symbol for each of the {beams} pilots, got {len(symbols)} symbols")
-        slot = max(symbols) + 1 if self.slot is None else self.slot
+        slot = self.grid_symbols(beams)
         if beams > slot:
             raise ValueError(f"pilots must be at most the {slot} symbols of the slot, got {beams}")
+        symbols = tuple(range(beams)) if self.symbols is None else self.symbols
+        if len(symbols) != beams:
+            raise ValueError(f"symbols must be one for each of the {beams} pilots of a comb, got {len(symbols)}")
         return Comb(self.spacing, self.offset, symbols, seed=self.seed).on(slot, subcarriers)
 
 
@@ -65,6 +78,9 @@ class KroneckerSection(PatternSection):
 
     def positions(self, beams: int) -> int:
         return len(self.symbols)
+
+    def grid_symbols(self, beams: int) -> int:
+        return self.slot
 
     def pilots(self, beams: int, subcarriers: int) -> Pilots:
         streams = _streams(beams, len(self.symbols))
@@ -86,6 +102,9 @@ class DMRSSection(PatternSection):
 
     def positions(self, beams: int) -> int:
         return len(self._of((0,)).positions(SLOT)) // self.length
+
+    def grid_symbols(self, beams: int) -> int:
+        return SLOT
 
     def pilots(self, beams: int, subcarriers: int) -> Pilots:
         streams = _streams(beams, self.positions(beams))
@@ -166,6 +185,10 @@ class FrontendSection(Section):
         return GridMap.of(layout, beams, combiner, antennas=antennas, whiten=self.whiten, snapshots=self.snapshots)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=8)
 def _layout(pattern: AnyPattern, beams: int, subcarriers: int) -> Pilots:
+    streams, symbols = -(-beams // pattern.positions(beams)), pattern.grid_symbols(beams)
+    if streams * symbols * subcarriers > _MOST:
+        size = f"{streams} streams on {symbols} symbols and {subcarriers} subcarriers"
+        raise ValueError(f"pilots must have at most {_MOST} values of streams on a grid, got {size}")
     return pattern.pilots(beams, subcarriers)

@@ -68,6 +68,10 @@ BAD_GRIDS = {
         GRID.format("kronecker", "symbols = [2]", 3),
         ["frontend.pattern: pilots must be at most the 3 resource elements of its pilot symbols, got 6"],
     ),
+    "more than memory holds": (
+        GRID.format("comb", "spacing = 4", 48).replace("pilots = 6", "pilots = 1048576"),
+        ["pilots must have at most 16777216 values", "got 1 streams on 1048576 symbols and 48 subcarriers"],
+    ),
     "uneven": (
         GRID.format("dmrs", "additional = 3", 12),
         ["frontend.pattern: pilots must be a multiple of the 4 positions of the pattern, got 6"],
