@@ -94,7 +94,10 @@ class ChannelProblem(Problem):
         return torch.complex64
 
     def dictionary(self, *, oversampling: float = 1.0) -> KroneckerMap:
-        """See `angular_dictionary`: that of the scenario's arrays and subcarriers."""
+        """See `angular_dictionary`: that of the scenario's arrays and subcarriers, for samples of one snapshot."""
+        if self.snapshots > 1:
+            held = f"a sample of {self.scenario.name} has {self.snapshots}"
+            raise ValueError(f"a dictionary of angles and delays is for one snapshot; {held}")
         return angular_dictionary(*self.arrays, self.source.frequencies, oversampling=oversampling)
 
     def sample(

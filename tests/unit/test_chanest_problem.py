@@ -129,6 +129,11 @@ def test_stored_channels_of_a_moving_user_are_the_generated_ones(tmp_path: Path)
     assert torch.equal(stored.y, fresh.y)
 
 
+def test_a_sample_of_several_snapshots_has_no_dictionary_of_angles_and_delays() -> None:
+    with pytest.raises(ValueError, match="is for one snapshot; a sample of mobile_64x4 has 14"):
+        _moving({"kind": "kronecker"}).dictionary()
+
+
 def test_a_channel_that_stays_is_one_snapshot_for_all_symbols_of_a_slot() -> None:
     still = _moving({"kind": "kronecker"}, snapshots=1)
     batch = still.sample(2, seed=1, snr_db=200.0)
