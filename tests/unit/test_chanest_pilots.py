@@ -9,15 +9,17 @@ import pytest
 import torch
 
 from chanest.channels.sionna_backend import global_state_kept
+from chanest.frontend import GridMap
 from chanest.pilots import DMRS, Block, Comb, Kronecker, PilotPattern, Pilots
 from chanest.pilots.dmrs import Mapping
 from chanest.pilots.sequences import gold_sequence, qpsk
+from chanest.sionna import pilots_of
 
 with global_state_kept():
     import sionna.phy
     from sionna.phy.nr import PUSCHConfig, PUSCHPilotPattern
     from sionna.phy.nr.utils import generate_prng_seq
-    from sionna.phy.ofdm import ResourceGrid
+    from sionna.phy.ofdm import LSChannelEstimator, ResourceGrid
 
 _SINGLE: tuple[tuple[int, Mapping, int], ...] = ((0, "A", 1), (1, "B", 500), (2, "A", 65535), (3, "B", 0))
 _DOUBLE: tuple[tuple[int, Mapping], ...] = ((0, "A"), (1, "A"), (1, "B"))
@@ -71,10 +73,7 @@ def test_dmrs_may_begin_a_symbol_later(first: int) -> None:
     _assert_sionnas(dmrs.on(14, 36), _pusch(dmrs, 14))
 
 
-@pytest.mark.parametrize(
-    ("users", "streams", "symbols", "seed"), [(1, 1, (2,), 0), (4, 1, (2, 11), 7), (2, 3, (0, 5, 9), 42)]
-)
-def test_kronecker_pilots_are_those_of_sionna(users: int, streams: int, symbols: tuple[int, ...], seed: int) -> None:
+def _kronecker_grid(users: int, streams: int, symbols: tuple[int, ...], seed: int) -> ResourceGrid:
     with global_state_kept():
         before = sionna.phy.config.seed
         sionna.phy.config.seed = seed
@@ -83,8 +82,43 @@ def test_kronecker_pilots_are_those_of_sionna(users: int, streams: int, symbols:
             pilot_pattern="kronecker", pilot_ofdm_symbol_indices=list(symbols), precision="single",
         )  # fmt: skip
         sionna.phy.config.seed = before
+    return grid
+
+
+@pytest.mark.parametrize(
+    ("users", "streams", "symbols", "seed"), [(1, 1, (2,), 0), (4, 1, (2, 11), 7), (2, 3, (0, 5, 9), 42)]
+)
+def test_kronecker_pilots_are_those_of_sionna(users: int, streams: int, symbols: tuple[int, ...], seed: int) -> None:
+    pattern = _kronecker_grid(users, streams, symbols, seed).pilot_pattern
     pilots = Kronecker(symbols, users * streams, seed).on(14, 48).with_users(users)
-    _assert_sionnas(pilots, grid.pilot_pattern)
+    _assert_sionnas(pilots, pattern)
+    taken = pilots_of(pattern)
+    assert taken.users == users
+    assert torch.equal(taken.values, pilots.values)
+    assert torch.equal(taken.reserved, pilots.reserved)
+
+
+def test_least_squares_through_the_map_is_sionnas_at_every_pilot() -> None:
+    """What two users of two streams send arrives at three antennas, whatever it is; each pilot tells one entry of h."""
+    grid, received = (
+        _kronecker_grid(2, 2, (2, 11), 3),
+        torch.randn(5, 3, 14, 48, dtype=torch.complex64, generator=_generator()),
+    )
+    pilots = pilots_of(grid.pilot_pattern)
+    phi = GridMap.of(pilots, antennas=3, snapshots=14)
+    matched = phi.adjoint(phi.collect(received.permute(0, 2, 3, 1)))
+    heard = phi.column_norms() > 0
+    ours = torch.where(heard, matched / phi.column_norms().square(), 0).reshape(5, 14, 48, 4, 3)
+    estimator = LSChannelEstimator(grid, precision="single")
+    at_pilots = received[:, None, :, None, None, [2, 11]].expand(-1, -1, -1, 2, 2, -1, -1).flatten(5)
+    theirs, _ = estimator.estimate_at_pilot_locations(at_pilots, torch.tensor(0.1))
+    found = ours[:, [2, 11]].permute(0, 4, 3, 1, 2).reshape(5, 1, 3, 2, 2, -1)
+    torch.testing.assert_close(found, theirs)
+    assert int(heard.sum()) == pilots.elements * 3
+
+
+def _generator() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
 
 
 @pytest.mark.parametrize("start", [0, 1, 12345, 2**31 - 1])
