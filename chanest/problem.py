@@ -13,7 +13,7 @@ from chanest.channels.rays import Rays
 from chanest.channels.source import Backend, ChannelSource
 from chanest.channels.store import ChannelFile, cached_channels
 from chanest.dictionaries import KroneckerMap, angular_dictionary
-from chanest.frontend import FrontEnd
+from chanest.frontend import BeamformingMap, FrontEnd, GridMap
 from chanest.pilots import draw_beams, draw_combiners
 from chanest.scenario import Scenario
 from vlista_core.draws import Split, in_blocks, sample_generators
@@ -87,7 +87,10 @@ class ChannelProblem(Problem):
 
     @property
     def measurements(self) -> int:
-        return self.scenario.frontend.measurements(self.source.rx.ports, self.subcarriers)
+        front = self.scenario.frontend
+        layout = front.layout(self.subcarriers)
+        elements = self.subcarriers * front.pilots if layout is None else layout.elements
+        return elements * (front.chains or self.source.rx.ports)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -199,8 +202,21 @@ class ChannelProblem(Problem):
         if chains:
             draw, count = front.combiners, front.positions
             combiner = each(lambda g: draw_combiners(draw, rx, count, chains, bits=bits, generator=g))
-        phi = front.map(transmit, combiner, rx.ports, self.subcarriers)
+        phi = self._front_end(transmit, combiner)
         noise = each(lambda g: torch.randn(phi.arriving, dtype=self.dtype, generator=g))
         signal = h.mT.reshape(len(indices), -1)
         y = phi.apply(signal) + phi.combine(noise_var.sqrt()[:, None] * noise)
         return signal, y, noise_var, phi
+
+    def _front_end(self, transmit: Tensor, combiner: Tensor | None) -> FrontEnd:
+        """Φ of beams [batch, N_t, pilots] and combiners [batch, positions, N_r, chains]; None is a digital receiver."""
+        front, antennas = self.scenario.frontend, self.source.rx.ports
+        layout = front.layout(self.subcarriers)
+        if layout is None:
+            return BeamformingMap.of(
+                transmit, combiner, antennas=antennas, whiten=front.whiten, subcarriers=self.subcarriers
+            )
+        symbols = len(layout.pilot_symbols) // front.positions
+        beams = transmit.unflatten(2, (front.positions, -1)).repeat_interleave(symbols, dim=2)
+        combiner = None if combiner is None else combiner.repeat_interleave(symbols, dim=1)
+        return GridMap.of(layout, beams, combiner, antennas=antennas, whiten=front.whiten, snapshots=front.snapshots)

@@ -6,7 +6,6 @@ subcarrier after the other; several users are stacked along the transmit antenna
 """
 
 from abc import abstractmethod
-from collections.abc import Sequence
 from typing import Self
 
 from torch import Tensor
@@ -35,18 +34,6 @@ class FrontEnd(LinearMap):
     @abstractmethod
     def arriving(self) -> int:
         """How many numbers arrive at the antennas: measured resource elements times N_r."""
-
-    def with_tensors(self, tensors: Sequence[Tensor]) -> Self:
-        """The same front end with other data, of other samples: as many tensors as `tensors` gives, in that order."""
-        left = iter(tensors)
-
-        def change(_: Tensor) -> Tensor:
-            return next(left)
-
-        def change_map(part: LinearMap) -> LinearMap:
-            return part._with(change, change_map)
-
-        return self._with(change, change_map)
 
     @abstractmethod
     def first_pilots(self, count: int) -> Self:

@@ -1,22 +1,16 @@
-"""What a scenario file says of the front end: beams, chains, and which resource elements carry pilots."""
+"""What a scenario file says of where pilots are on the resource grid of a sample."""
 
 from abc import ABC, abstractmethod
 from functools import lru_cache
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
-from torch import Tensor
+from pydantic import Field
 
 from chanest.channels.section import Section
-from chanest.frontend.base import FrontEnd
-from chanest.frontend.flat import BeamformingMap
-from chanest.frontend.grid import GridMap
-from chanest.pilots import CODEBOOKS, DMRS, BeamKind, Comb, Kronecker, Pilots
+from chanest.pilots import DMRS, Comb, Kronecker, Pilots
 from chanest.pilots.dmrs import SLOT
 
 Symbols = Annotated[tuple[Annotated[int, Field(ge=0, lt=2**10)], ...], Field(strict=False, min_length=1)]
-
-
 _MOST = 2**24
 """Streams × symbols × subcarriers of a grid: 128 MB."""
 
@@ -125,68 +119,9 @@ AnyPattern = CombSection | KroneckerSection | DMRSSection
 """The registry of patterns."""
 
 
-class FrontendSection(Section):
-    """Training: pilots of one transmit beam each, and a receiver of `chains` RF chains (0: fully digital)."""
-
-    pilots: int = Field(ge=1, le=2**20)
-    beams: BeamKind = "quantised"
-    bits: int = Field(default=2, ge=1, le=16)
-    chains: int = Field(default=0, ge=0)
-    combiners: BeamKind = "quantised"
-    whiten: bool = True
-    pattern: Annotated[AnyPattern, Field(discriminator="kind")] | None = None
-    """Where pilots are; none sends every beam on every subcarrier, while the channel stays."""
-    snapshots: int = Field(default=1, ge=1, le=2**10)
-    """Of the channel in one sample, among which the symbols of the pattern are divided; 1 for a channel that stays."""
-
-    @model_serializer(mode="wrap")
-    def _without_what_is_not_said(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Keys of a grid only where there is one, so that files of flat front ends stay those of earlier versions."""
-        content: dict[str, Any] = written(self)
-        if self.pattern is None:
-            del content["pattern"], content["snapshots"]
-        return content
-
-    @property
-    def positions(self) -> int:
-        """How many times beams and combiners are set."""
-        return self.pilots if self.pattern is None else self.pattern.positions(self.pilots)
-
-    def layout(self, subcarriers: int) -> Pilots | None:
-        """What is sent on the grid of one sample; None where every beam serves every subcarrier."""
-        return None if self.pattern is None else _layout(self.pattern, self.pilots, subcarriers)
-
-    def with_pilots(self, count: int, antennas: int) -> Self:
-        """The same with another number of pilots, at most as many as there are beams of a codebook of `antennas`.
-
-        A pattern whose symbols are given has its number of pilots, and stays.
-        """
-        if self.pattern is not None and not (isinstance(self.pattern, CombSection) and self.pattern.symbols is None):
-            return self
-        most = [count, *([antennas] if self.beams in CODEBOOKS else [])]
-        if isinstance(self.pattern, CombSection) and self.pattern.slot is not None:
-            most.append(self.pattern.slot)
-        return self.model_copy(update={"pilots": min(most)})
-
-    def measurements(self, antennas: int, subcarriers: int) -> int:
-        """m of a receiver of so many antennas."""
-        layout = self.layout(subcarriers)
-        elements = self.pilots * subcarriers if layout is None else layout.elements
-        return elements * (self.chains or antennas)
-
-    def map(self, transmit: Tensor, combiner: Tensor | None, antennas: int, subcarriers: int) -> FrontEnd:
-        """Φ of beams [batch, N_t, pilots] and combiners [batch, positions, N_r, chains]; None is a digital receiver."""
-        layout = self.layout(subcarriers)
-        if layout is None:
-            return BeamformingMap.of(transmit, combiner, antennas=antennas, whiten=self.whiten, subcarriers=subcarriers)
-        symbols = len(layout.pilot_symbols) // self.positions
-        beams = transmit.unflatten(2, (self.positions, -1)).repeat_interleave(symbols, dim=2)
-        combiner = None if combiner is None else combiner.repeat_interleave(symbols, dim=1)
-        return GridMap.of(layout, beams, combiner, antennas=antennas, whiten=self.whiten, snapshots=self.snapshots)
-
-
 @lru_cache(maxsize=8)
-def _layout(pattern: AnyPattern, beams: int, subcarriers: int) -> Pilots:
+def layout(pattern: AnyPattern, beams: int, subcarriers: int) -> Pilots:
+    """The pilots of so many beams; ValueError where the grid has no room for them, or memory none for the grid."""
     streams, symbols = -(-beams // pattern.positions(beams)), pattern.grid_symbols(beams)
     if streams * symbols * subcarriers > _MOST:
         size = f"{streams} streams on {symbols} symbols and {subcarriers} subcarriers"

@@ -132,3 +132,11 @@ CASES = [
 @pytest.mark.parametrize("check", MAP_CHECKS, ids=lambda check: check.__name__)
 def test_map_contract(check: Callable[[MapCase, torch.dtype], None], case: MapCase) -> None:
     check(case, torch.complex128)
+
+
+@pytest.mark.parametrize("case", GRID_CASES[:-2], ids=lambda case: case.name)
+def test_a_front_end_with_the_data_of_other_samples_is_theirs(case: MapCase) -> None:
+    whole, index = case.make(torch.complex128), torch.tensor([3, 1])
+    part = whole.with_tensors([tensor[index] if whole.batch else tensor for tensor in whole.tensors()])
+    x = _normal((2, whole.shape[1]), torch.complex128)
+    assert torch.equal(part.apply(x), whole.select(index).apply(x))
