@@ -116,7 +116,8 @@ class ChannelProblem(Problem):
             h, rays = self._channels(indices, seed, split)
             known = rays.tensors() if rays is not None else ()
             signal, y, noise_var, phi = self._measure(h, indices, seed, split, snr_db)
-            made.append(phi)
+            if not made:
+                made.append(phi)
             return (signal, y, noise_var, *phi.tensors(), *known)
 
         signal, y, noise_var, *held = in_blocks(start, count, block)

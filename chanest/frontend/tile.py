@@ -70,7 +70,7 @@ class TileMap(LinearMap):
         return self.apply_block(x[:, :, None])[:, :, 0]
 
     def apply_block(self, x: Tensor) -> Tensor:
-        """The columns of a block go along the subcarriers, as one more index j."""
+        """The columns of a block are one more index, j."""
         snapshots, subcarriers, _, users, _, ports = self.sizes
         columns = x.mT.reshape(x.shape[0], x.shape[2], snapshots, subcarriers, users, ports, self.antennas)
         if self.batch is not None:
