@@ -7,8 +7,9 @@ if TYPE_CHECKING:
     from chanest.arrays import Array, ula, upa
     from chanest.dictionaries import KroneckerMap, LearnedKronecker, angular_dictionary
     from chanest.estimators import estimator_names
-    from chanest.frontend import BeamformingMap
+    from chanest.frontend import BeamformingMap, GridMap
     from chanest.own import own_channels
+    from chanest.pilots import DMRS, Block, Comb, Kronecker, Pilots
     from chanest.problem import ChannelBatch, ChannelProblem
     from chanest.scenario import Scenario, load_scenario, scenario_names
     from chanest.weights import get_estimator
@@ -19,16 +20,17 @@ _MODULES = {
     "arrays": ("Array", "ula", "upa"),
     "dictionaries": ("KroneckerMap", "LearnedKronecker", "angular_dictionary"),
     "estimators": ("estimator_names",),
-    "frontend": ("BeamformingMap",),
+    "frontend": ("BeamformingMap", "GridMap"),
     "own": ("own_channels",),
+    "pilots": ("DMRS", "Block", "Comb", "Kronecker", "Pilots"),
     "problem": ("ChannelBatch", "ChannelProblem"),
     "scenario": ("Scenario", "load_scenario", "scenario_names"),
     "weights": ("get_estimator",),
 }
 __all__ = [
-    "Array", "BeamformingMap", "ChannelBatch", "ChannelProblem", "KroneckerMap", "LearnedKronecker", "Scenario",
-    "__version__", "angular_dictionary", "estimator_names", "get_estimator", "load_scenario", "own_channels",
-    "scenario_names", "ula", "upa",
+    "DMRS", "Array", "BeamformingMap", "Block", "ChannelBatch", "ChannelProblem", "Comb", "GridMap", "Kronecker",
+    "KroneckerMap", "LearnedKronecker", "Pilots", "Scenario", "__version__", "angular_dictionary", "estimator_names",
+    "get_estimator", "load_scenario", "own_channels", "scenario_names", "ula", "upa",
 ]  # fmt: skip
 
 

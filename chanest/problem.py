@@ -13,8 +13,8 @@ from chanest.channels.rays import Rays
 from chanest.channels.source import Backend, ChannelSource
 from chanest.channels.store import ChannelFile, cached_channels
 from chanest.dictionaries import KroneckerMap, angular_dictionary
-from chanest.frontend import BeamformingMap
-from chanest.pilots import CODEBOOKS, draw_beams, draw_combiners
+from chanest.frontend import BeamformingMap, FrontEnd, GridMap
+from chanest.pilots import draw_beams, draw_combiners
 from chanest.scenario import Scenario
 from vlista_core.draws import Split, in_blocks, sample_generators
 from vlista_core.problems import Batch, Problem
@@ -22,16 +22,16 @@ from vlista_core.problems import Batch, Problem
 
 @dataclass(frozen=True)
 class ChannelBatch(Batch):
-    """Samples of a scenario; signal = vec(H), entry k·N_t·N_r + t·N_r + r, and the rays behind it."""
+    """Samples of a scenario; signal = h, ordered as `chanest.frontend.base` says, and the rays behind it."""
 
     rays: Rays | None = None
-    """None where nobody knows them."""
+    """Of the first snapshot; None where nobody knows them."""
 
     def matrices(self) -> Tensor:
-        """H as matrices: [batch, subcarriers, N_r, N_t]."""
-        if not isinstance(self.phi, BeamformingMap):
-            raise ValueError(f"phi must be a BeamformingMap to tell the shape of H, got {type(self.phi).__name__}")
-        return unvec(self.signal, self.phi.antennas, self.phi.subcarriers)
+        """H as matrices, snapshot by snapshot: [batch, snapshots·subcarriers, N_r, N_t]."""
+        if not isinstance(self.phi, FrontEnd):
+            raise ValueError(f"phi must be a FrontEnd to tell the shape of H, got {type(self.phi).__name__}")
+        return unvec(self.signal, self.phi.antennas, self.phi.snapshots * self.phi.subcarriers)
 
 
 def unvec(signal: Tensor, antennas: int, subcarriers: int = 1) -> Tensor:
@@ -61,9 +61,7 @@ class ChannelProblem(Problem):
 
     def with_pilots(self, count: int) -> "ChannelProblem":
         """The same channels measured with another number of pilots, at most as many as there are beams of a codebook."""
-        front = self.scenario.frontend
-        most = self.arrays[1].ports if front.beams in CODEBOOKS else count
-        front = front.model_copy(update={"pilots": min(count, most)})
+        front = self.scenario.frontend.with_pilots(count, self.arrays[1].ports)
         changed = copy.copy(self)
         changed.scenario = self.scenario.model_copy(update={"frontend": front})
         return changed
@@ -79,20 +77,30 @@ class ChannelProblem(Problem):
         return len(self.source.frequencies or (0.0,))
 
     @property
+    def snapshots(self) -> int:
+        """L: of the channel in one sample."""
+        return self.scenario.frontend.snapshots
+
+    @property
     def signal_length(self) -> int:
-        return math.prod(self.source.shape)
+        return self.snapshots * math.prod(self.source.shape)
 
     @property
     def measurements(self) -> int:
-        frontend = self.scenario.frontend
-        return self.subcarriers * frontend.pilots * (frontend.chains or self.source.rx.ports)
+        front = self.scenario.frontend
+        layout = front.layout(self.subcarriers)
+        elements = self.subcarriers * front.pilots if layout is None else layout.elements
+        return elements * (front.chains or self.source.rx.ports)
 
     @property
     def dtype(self) -> torch.dtype:
         return torch.complex64
 
     def dictionary(self, *, oversampling: float = 1.0) -> KroneckerMap:
-        """See `angular_dictionary`: that of the scenario's arrays and subcarriers."""
+        """See `angular_dictionary`: that of the scenario's arrays and subcarriers, for samples of one snapshot."""
+        if self.snapshots > 1:
+            held = f"a sample of {self.scenario.name} has {self.snapshots}"
+            raise ValueError(f"a dictionary of angles and delays is for one snapshot; {held}")
         return angular_dictionary(*self.arrays, self.source.frequencies, oversampling=oversampling)
 
     def sample(
@@ -102,26 +110,30 @@ class ChannelProblem(Problem):
         if snr_db is not None and not math.isfinite(snr_db):
             raise ValueError(f"snr_db must be a finite number or None, got {snr_db!r}")
 
+        made: list[FrontEnd] = []
+
         def block(indices: range) -> tuple[Tensor, ...]:
             h, rays = self._channels(indices, seed, split)
             known = rays.tensors() if rays is not None else ()
-            return (*self._measure(h, indices, seed, split, snr_db), *known)
+            signal, y, noise_var, phi = self._measure(h, indices, seed, split, snr_db)
+            if not made:
+                made.append(phi)
+            return (signal, y, noise_var, *phi.tensors(), *known)
 
-        signal, y, noise_var, transmit, weights, factor, *rays = in_blocks(start, count, block)
-        frontend = self.scenario.frontend
-        held: tuple[Tensor | None, Tensor | None] = (weights, factor) if frontend.chains else (None, None)
-        phi = BeamformingMap(transmit, *held, self.source.rx.ports, frontend.whiten, self.subcarriers)
+        signal, y, noise_var, *held = in_blocks(start, count, block)
+        own = len(made[0].tensors())
+        phi, rays = made[0].with_tensors(held[:own]), held[own:]
         return ChannelBatch(signal, y, phi, noise_var, rays=Rays(*rays) if rays else None)
 
-    def beams(self, count: int, *, seed: int, split: Split = "test", start: int = 0) -> BeamformingMap:
+    def beams(self, count: int, *, seed: int, split: Split = "test", start: int = 0) -> FrontEnd:
         """Φ of the same samples."""
         phi = self.sample(count, seed=seed, split=split, start=start).phi
-        if not isinstance(phi, BeamformingMap):
-            raise TypeError(f"a scenario measures through a BeamformingMap, got {type(phi).__name__}")
+        if not isinstance(phi, FrontEnd):
+            raise TypeError(f"a scenario measures through a FrontEnd, got {type(phi).__name__}")
         return phi
 
     def channels(self, count: int, *, seed: int, split: Split = "test", start: int = 0) -> Tensor:
-        """vec(H) of the same samples without beams and noise: [count, n]."""
+        """h of the same samples without beams and noise: [count, n]."""
 
         def block(indices: range) -> tuple[Tensor, ...]:
             h, _ = self._channels(indices, seed, split)
@@ -132,12 +144,12 @@ class ChannelProblem(Problem):
     def rays(self, indices: range, *, seed: int, split: Split) -> Rays:
         """The rays behind the channels of these samples; ValueError where nobody knows them."""
         self._check_rays()
-        return self.source.rays(indices, seed=seed, split=split)
+        return self.source.rays(self._first_snapshots(indices), seed=seed, split=split)
 
     def channels_and_rays(self, indices: range, *, seed: int, split: Split) -> tuple[Tensor, Rays]:
         """vec(H) of these samples, [k, n], and the rays behind them; ValueError where nobody knows them."""
         self._check_rays()
-        h, rays = self.source.channels(indices, seed=seed, split=split)
+        h, rays = self._generated(indices, seed, split)
         if rays is None:
             raise TypeError(f"{type(self.source).__name__}.has_rays is True, but its channels came without rays")
         return h.mT.reshape(len(indices), -1), rays
@@ -153,13 +165,29 @@ class ChannelProblem(Problem):
             )
 
     def _channels(self, indices: range, seed: int, split: Split) -> tuple[Tensor, Rays | None]:
+        """h of all snapshots of these samples, [k·L, subcarriers, N_r, N_t] or without subcarriers, and rays of the first."""
+        snapshots = range(indices.start * self.snapshots, indices.stop * self.snapshots)
         for file in self.stored:
-            if file.holds(indices, seed, split):
-                return file.read(indices)
-        return self.source.channels(indices, seed=seed, split=split)
+            if file.holds(snapshots, seed, split):
+                return self._with_first_rays(*file.read(snapshots))
+        return self._generated(indices, seed, split)
 
-    def _measure(self, h: Tensor, indices: range, seed: int, split: Split, snr_db: float | None) -> tuple[Tensor, ...]:
-        """signal, y, noise_var and what Φ stores, for the channels of one block."""
+    def _generated(self, indices: range, seed: int, split: Split) -> tuple[Tensor, Rays | None]:
+        """The same, never from a file."""
+        snapshots = range(indices.start * self.snapshots, indices.stop * self.snapshots)
+        return self._with_first_rays(*self.source.channels(snapshots, seed=seed, split=split))
+
+    def _with_first_rays(self, h: Tensor, rays: Rays | None) -> tuple[Tensor, Rays | None]:
+        return h, rays if rays is None or self.snapshots == 1 else rays.select(torch.arange(0, len(h), self.snapshots))
+
+    def _first_snapshots(self, indices: range) -> range:
+        """Where the samples begin in the stream of the source."""
+        return range(indices.start * self.snapshots, indices.stop * self.snapshots, self.snapshots)
+
+    def _measure(
+        self, h: Tensor, indices: range, seed: int, split: Split, snr_db: float | None
+    ) -> tuple[Tensor, Tensor, Tensor, FrontEnd]:
+        """signal, y, noise_var and Φ, for the channels of one block."""
         generators = sample_generators(seed, split, indices, "measurement")
 
         def each(draw: Callable[[torch.Generator], Tensor]) -> Tensor:
@@ -167,19 +195,29 @@ class ChannelProblem(Problem):
             return torch.stack([draw(generator) for generator in generators])
 
         (rx, tx), front = self.arrays, self.scenario.frontend
-        pilots, chains, bits = front.pilots, front.chains, front.bits
+        chains, bits = front.chains, front.bits
         low, high = self.scenario.snr_db if snr_db is None else (snr_db, snr_db)
         noise_var = 10 ** (-each(lambda g: low + (high - low) * torch.rand((), generator=g)) / 10)
-        transmit = each(lambda g: draw_beams(front.beams, tx, pilots, bits=bits, generator=g))
+        transmit = each(lambda g: draw_beams(front.beams, tx, front.pilots, bits=bits, generator=g))
         combiner = None
         if chains:
-            combiner = each(lambda g: draw_combiners(front.combiners, rx, pilots, chains, bits=bits, generator=g))
-        noise = each(lambda g: torch.randn(self.subcarriers * pilots * rx.ports, dtype=self.dtype, generator=g))
-        phi = BeamformingMap.of(
-            transmit, combiner, antennas=rx.ports, whiten=front.whiten, subcarriers=self.subcarriers
-        )
+            draw, count = front.combiners, front.positions
+            combiner = each(lambda g: draw_combiners(draw, rx, count, chains, bits=bits, generator=g))
+        phi = self._front_end(transmit, combiner)
+        noise = each(lambda g: torch.randn(phi.arriving, dtype=self.dtype, generator=g))
         signal = h.mT.reshape(len(indices), -1)
         y = phi.apply(signal) + phi.combine(noise_var.sqrt()[:, None] * noise)
-        nothing = torch.empty(len(indices), 0)
-        weights, factor = (nothing if tensor is None else tensor for tensor in (phi.weights, phi.factor))
-        return signal, y, noise_var, transmit, weights, factor
+        return signal, y, noise_var, phi
+
+    def _front_end(self, transmit: Tensor, combiner: Tensor | None) -> FrontEnd:
+        """Φ of beams [batch, N_t, pilots] and combiners [batch, positions, N_r, chains]; None is a digital receiver."""
+        front, antennas = self.scenario.frontend, self.source.rx.ports
+        layout = front.layout(self.subcarriers)
+        if layout is None:
+            return BeamformingMap.of(
+                transmit, combiner, antennas=antennas, whiten=front.whiten, subcarriers=self.subcarriers
+            )
+        symbols = len(layout.pilot_symbols) // front.positions
+        beams = transmit.unflatten(2, (front.positions, -1)).repeat_interleave(symbols, dim=2)
+        combiner = None if combiner is None else combiner.repeat_interleave(symbols, dim=1)
+        return GridMap.of(layout, beams, combiner, antennas=antennas, whiten=front.whiten, snapshots=front.snapshots)

@@ -3,9 +3,16 @@
 import json
 import tomllib
 from pathlib import Path
-from typing import Any, Self, get_args
+from typing import Annotated, Any, Self, get_args
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from chanest.channels.cdl import CdlSection
 from chanest.channels.clusters import ClusterSection
@@ -17,7 +24,8 @@ from chanest.channels.section import ArraySection, Section, scenario_folder
 from chanest.channels.source import DRAWS, Backend, ChannelSource
 from chanest.channels.store import DataSet
 from chanest.channels.system_level import SystemLevelSection
-from chanest.pilots import CODEBOOKS, BeamKind
+from chanest.frontend.section import AnyPattern, CombSection, layout
+from chanest.pilots import CODEBOOKS, BeamKind, Pilots
 from vlista_core.draws import Split
 from vlista_core.files import digest
 from vlista_core.validation import printable
@@ -48,6 +56,39 @@ class FrontendSection(Section):
     chains: int = Field(default=0, ge=0)
     combiners: BeamKind = "quantised"
     whiten: bool = True
+    pattern: Annotated[AnyPattern, Field(discriminator="kind")] | None = None
+    """Where pilots are; none sends every beam on every subcarrier, while the channel stays."""
+    snapshots: int = Field(default=1, ge=1, le=2**10)
+    """Of the channel in one sample, among which the symbols of the pattern are divided; 1 for a channel that stays."""
+
+    @model_serializer(mode="wrap")
+    def _without_what_is_not_said(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Keys of a grid only where there is one, so that files of flat front ends stay those of earlier versions."""
+        content: dict[str, Any] = written(self)
+        if self.pattern is None:
+            del content["pattern"], content["snapshots"]
+        return content
+
+    @property
+    def positions(self) -> int:
+        """How many times beams and combiners are set."""
+        return self.pilots if self.pattern is None else self.pattern.positions(self.pilots)
+
+    def layout(self, subcarriers: int) -> Pilots | None:
+        """What is sent on the grid of one sample; None where every beam serves every subcarrier."""
+        return None if self.pattern is None else layout(self.pattern, self.pilots, subcarriers)
+
+    def with_pilots(self, count: int, antennas: int) -> Self:
+        """The same with another number of pilots, at most as many as there are beams of a codebook of `antennas`.
+
+        A pattern whose symbols are given has its number of pilots, and stays.
+        """
+        if self.pattern is not None and not (isinstance(self.pattern, CombSection) and self.pattern.symbols is None):
+            return self
+        most = [count, *([antennas] if self.beams in CODEBOOKS else [])]
+        if isinstance(self.pattern, CombSection) and self.pattern.slot is not None:
+            most.append(self.pattern.slot)
+        return self.model_copy(update={"pilots": min(most)})
 
 
 class DataSection(Section):
@@ -87,7 +128,22 @@ class Scenario(Section):
         if self.frontend.beams in CODEBOOKS and pilots > source.tx.ports:
             allowed = f"at most {source.tx.ports}, the size of the {CODEBOOKS[self.frontend.beams]}"
             raise ValueError(f"frontend.pilots must be {allowed}, got {pilots}")
+        self._check_grid(source)
         return self
+
+    def _check_grid(self, source: ChannelSource) -> None:
+        """ValueError where pilots do not fit the grid, or the grid does not fit the snapshots of the channel."""
+        front, snapshots = self.frontend, self.frontend.snapshots
+        try:
+            pilots = front.layout(len(source.frequencies or (0.0,)))
+            if pilots is not None:
+                pilots.tiles(snapshots)
+        except ValueError as fault:
+            raise ValueError(f"frontend.pattern: {fault}") from None
+        if snapshots > 1 and pilots is None:
+            raise ValueError(f"frontend.snapshots must be 1 without frontend.pattern, got {snapshots}")
+        if snapshots not in (1, source.snapshots):
+            raise ValueError(f"frontend.snapshots must be 1 or channel.snapshots = {source.snapshots}, got {snapshots}")
 
     def source(self, backend: Backend = "factored") -> ChannelSource:
         """The distribution of channels."""
@@ -106,7 +162,7 @@ class Scenario(Section):
             scenario=json.dumps(self.model_dump(mode="json"), sort_keys=True),
             split=split,
             seed=self.data.seed if seed is None else seed,
-            count=getattr(self.data, split) if count is None else count,
+            count=getattr(self.data, split) * self.frontend.snapshots if count is None else count,
         )
 
 
@@ -115,6 +171,7 @@ _PROBLEMS = 3
 _SECTIONS: dict[str, type[Section]] = {
     "bs": ArraySection, "ue": ArraySection, "frontend": FrontendSection, "data": DataSection,
     **{kind: section for section in get_args(AnyChannel) for kind in get_args(section.model_fields["kind"].annotation)},
+    **{kind: section for section in get_args(AnyPattern) for kind in get_args(section.model_fields["kind"].annotation)},
 }  # fmt: skip
 
 
@@ -160,6 +217,8 @@ def _one_line(error: ValidationError) -> str:
         section = _SECTIONS.get(loc[-2], Scenario) if len(loc) > 1 else Scenario
         if loc[:1] == ["channel"]:
             del loc[1:2]  # the kind of channel, by which the section was chosen, is no key
+        if loc[:2] == ["frontend", "pattern"]:
+            del loc[2:3]
         key = printable(".".join(loc), 60)
         value = f"{key} = {printable(repr(problem['input']), 60)}"
         match problem["type"]:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from chanest.channels.sionna_backend import global_state_kept
 from chanest.frontend import BeamformingMap
+from chanest.pilots import Pilots
 from chanest.uncertainty.estimate import ChannelEstimate, independent
 from vlista_core.estimate import Estimate, Estimator
 from vlista_core.problems import check_count
@@ -162,6 +163,17 @@ class EstimatorBlock(BasePilotChannelEstimator):  # type: ignore[misc]
         if not torch.equal(spread, spread[..., :1].expand(shape)):
             raise ValueError("no must be the same at all antennas of a receiver: whiten y first")
         return spread[..., 0]
+
+
+def pilots_of(pattern: PilotPattern) -> Pilots:
+    """The pilots of a pattern of Sionna's, its transmitters being the users, for `GridMap.of`.
+
+    What any stream reserves is free of all data: that of a stream on another's pilots is no part of the map.
+    """
+    mask = pattern.mask.bool().cpu().flatten(0, 1)
+    sent = pattern.pilots.cpu().flatten(0, 1)
+    values = torch.zeros(mask.shape, dtype=sent.dtype).masked_scatter(mask, sent)
+    return Pilots(values, mask.any(0), pattern.num_tx)
 
 
 def training_grid(pilots: int, streams: int, data_symbols: int, subcarriers: int) -> ResourceGrid:

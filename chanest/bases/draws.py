@@ -9,7 +9,7 @@ from torch import Tensor
 
 from chanest.channels.rays import Rays
 from chanest.fit import Clock, Fit
-from chanest.frontend import BeamformingMap
+from chanest.frontend import FrontEnd
 from chanest.problem import ChannelProblem
 from vlista_core.draws import Split, sample_generators
 from vlista_core.problems import Batch, Problem
@@ -29,7 +29,7 @@ class PooledDraws(Problem):
     the pairs never repeat. A batch is a function of (seed, start, count); the other splits are the scenario's own.
     """
 
-    def __init__(self, problem: ChannelProblem, channels: Tensor, beams: BeamformingMap) -> None:
+    def __init__(self, problem: ChannelProblem, channels: Tensor, beams: FrontEnd) -> None:
         """channels: [pool, n], beams: Φ of as many samples as that pool has, with the most pilots to train with."""
         self.problem, self.channels, self.beams = problem, channels, beams
 
@@ -91,17 +91,16 @@ class PooledDraws(Problem):
         (generator,) = sample_generators(seed, "train", [start], "pooled")
         index = torch.randint(len(self.channels), (count,), generator=generator)
         signal = self.channels[index]
-        chosen = self.beams.select(torch.randint(self.beams.batch, (count,), generator=generator))
-        phi = cast(BeamformingMap, chosen).first_pilots(self._pilots(generator))
+        chosen = self.beams.select(torch.randint(self.beams.batch or 1, (count,), generator=generator))
+        phi = cast(FrontEnd, chosen).first_pilots(self._pilots(generator))
         low, high = self.problem.scenario.snr_db if snr_db is None else (snr_db, snr_db)
         noise_var = 10 ** (-(low + (high - low) * torch.rand(count, generator=generator)) / 10)
-        arriving = phi.subcarriers * phi.pilots * phi.antennas
-        noise = noise_var.sqrt()[:, None] * torch.randn(count, arriving, dtype=self.dtype, generator=generator)
+        noise = noise_var.sqrt()[:, None] * torch.randn(count, phi.arriving, dtype=self.dtype, generator=generator)
         return index, Batch(signal, phi.apply(signal) + phi.combine(noise), phi, noise_var)
 
     def _pilots(self, generator: torch.Generator) -> int:
         """The scenario's number or, as often, one from a third of it to the most there are, uniform in its logarithm."""
-        usual, most = self.problem.scenario.frontend.pilots, self.beams.pilots
+        usual, most = min(self.problem.scenario.frontend.pilots, self.beams.pilots), self.beams.pilots
         if most == usual:
             return usual
         other, size = torch.rand(2, generator=generator).tolist()

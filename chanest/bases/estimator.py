@@ -88,6 +88,10 @@ class ChannelEstimator(nn.Module, Estimator, Configured):
             )
         if cls.narrowband and problem.subcarriers > 1:
             raise ValueError(f"{cls.name} is for one subcarrier; {problem.scenario.name} has {problem.subcarriers}")
+        if problem.snapshots > 1:
+            raise ValueError(
+                f"{cls.name} is for one snapshot at a time; a sample of {problem.scenario.name} has {problem.snapshots}"
+            )
         rx, tx = problem.arrays
         if cls.one_polarisation and max(len(rx.slants), len(tx.slants)) > 1:
             came = f"{tx.polarization} to {rx.polarization}"

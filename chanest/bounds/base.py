@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from chanest.channels.rays import Rays
-from chanest.frontend import BeamformingMap, whitened_measurement
+from chanest.frontend import FrontEnd, whitened_measurement
 from chanest.problem import ChannelBatch, ChannelProblem
 from vlista_core.estimate import Estimate, Measurement
 from vlista_core.gaussian import Covariance, condition
@@ -77,6 +77,11 @@ class Truth:
         return self.known
 
 
+def sees_all_subcarriers_alike(problem: ChannelProblem) -> bool:
+    """Whether the same pilots and beams are on every subcarrier, so that columns of rays keep their delays apart in y."""
+    return problem.subcarriers == 1 or problem.scenario.frontend.pattern is None
+
+
 def chunks(batch: ChannelBatch, problem: ChannelProblem) -> Iterator[Truth]:
     """The samples of `batch`, a few at a time; ValueError where they are none of `problem`."""
     if batch.signal.shape[1] != problem.signal_length:
@@ -84,8 +89,8 @@ def chunks(batch: ChannelBatch, problem: ChannelProblem) -> Iterator[Truth]:
             f"batch must hold channels of {problem.scenario.name}, {problem.signal_length} entries each, "
             f"got {batch.signal.shape[1]}"
         )
-    if not isinstance(batch.phi, BeamformingMap):
-        raise ValueError(f"batch.phi must be a BeamformingMap, got {type(batch.phi).__name__}")
+    if not isinstance(batch.phi, FrontEnd):
+        raise ValueError(f"batch.phi must be a FrontEnd, got {type(batch.phi).__name__}")
     for index in torch.split(torch.arange(len(batch)), _CHUNK):
         phi, y = batch.phi.select(index).cast(torch.complex128), batch.y[index].to(torch.complex128)
         white = whitened_measurement(Measurement(y, phi, batch.noise_var[index].double()))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from chanest.arrays import Array, Sector
-from chanest.bounds.base import Genie
+from chanest.bounds.base import Genie, sees_all_subcarriers_alike
 from chanest.channels.cdl import CdlModel, CdlSource, cdl_table
 from chanest.channels.rays import Rays, strengths
 from chanest.channels.source import ChannelSource
@@ -46,7 +46,8 @@ class GenieRays(Genie):
 
     @classmethod
     def applies(cls, problem: ChannelProblem) -> bool:
-        return problem.source.from_rays and problem.source.phases_are_random
+        source = problem.source
+        return source.from_rays and source.phases_are_random and sees_all_subcarriers_alike(problem)
 
     def prior(self, rays: Rays) -> ColumnCovariance:
         return ray_columns(self.problem.source, rays)

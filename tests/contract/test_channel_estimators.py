@@ -14,8 +14,8 @@ from torch import Tensor
 from chanest.bases.estimator import ChannelEstimator
 from chanest.estimators import estimator_class, estimator_names
 from chanest.fit import Fit
-from chanest.frontend import BeamformingMap
-from chanest.pilots import draw_beams
+from chanest.frontend import BeamformingMap, GridMap
+from chanest.pilots import Block, draw_beams
 from chanest.problem import ChannelBatch, ChannelProblem
 from chanest.scenario import ArraySection, CdlSection, DataSection, FrontendSection, Scenario
 from vlista_core import checkpoint
@@ -25,6 +25,8 @@ from vlista_core.testing import ESTIMATOR_CHECKS, EstimatorCase
 
 HALF_A_DECIBEL = 10**0.05
 """How much worse than an estimate of zero is still allowed."""
+NEEDS_ALL_SUBCARRIERS = ("somp", "sw-omp", "nomp")
+"""What goes by the same beams on every subcarrier, and says so where pilots are on some."""
 HARDLY_TRAINED = ("nalista",)
 """Twelve steps do not teach an LSTM what other beams than those of the scenario mean: only finite numbers are asked of it."""
 
@@ -163,6 +165,63 @@ def test_no_beams_make_an_estimate_wild(name: str, kind: str) -> None:
     out = _estimator(name).estimate(batch.y, batch.phi, batch.noise_var)
     found = _nmse(out.signal, batch.signal)
     assert name in HARDLY_TRAINED or found <= 2.0
+
+
+@pytest.mark.parametrize("name", estimator_names())
+def test_pilots_on_a_grid_are_estimated_as_the_flat_ones_that_they_are(name: str) -> None:
+    """The same measurement through GridMap and BeamformingMap, to the rounding of single precision."""
+    batch, estimator = _batch(), _estimator(name)
+    assert isinstance(batch.phi, BeamformingMap)
+    pilots = Block(tuple(range(batch.phi.pilots))).on(batch.phi.pilots, 1)
+    grid = GridMap.of(pilots, batch.phi.transmit, antennas=batch.phi.antennas)
+    flat = estimator.estimate(batch.y, batch.phi, batch.noise_var)
+    found = estimator.estimate(batch.y, grid, batch.noise_var)
+    assert float((found.signal - flat.signal).abs().max()) <= 1e-4 * float(flat.signal.abs().max())
+    if flat.variance is not None:
+        assert found.variance is not None
+        assert float((found.variance - flat.variance).abs().max()) <= 1e-4 * float(flat.variance.max())
+
+
+@cache
+def _comb() -> ChannelProblem:
+    """Six subcarriers, pilots on every second of them."""
+    content = _problem().scenario.model_dump()
+    content["channel"] |= {"subcarriers": 6, "subcarrier_spacing": 240e3}
+    content["frontend"] |= {"pattern": {"kind": "comb", "spacing": 2, "seed": 1}}
+    return ChannelProblem(Scenario.model_validate(content))
+
+
+@pytest.mark.parametrize("name", estimator_names())
+def test_pilots_on_some_subcarriers_tell_of_all_or_are_refused(name: str) -> None:
+    """At 10 dB, for a moment's training: no worse than an estimate of zero, or one sentence."""
+    batch, kind = _comb().sample(40, seed=5, split="validation", snr_db=10.0), estimator_class(name)
+    if kind.narrowband:
+        with pytest.raises(ValueError, match=f"{name} is for one subcarrier; small has 6"):
+            kind.check(_comb())
+        return
+    kind.check(_comb())
+    estimator = kind.build(_comb())
+    if estimator.needs_fit:
+        estimator.fit(_comb(), Fit(steps=4))
+    if name in NEEDS_ALL_SUBCARRIERS:
+        with pytest.raises(ValueError, match=r"phi must be a BeamformingMap of 6 subcarriers, .* got GridMap"):
+            estimator.eval().estimate(batch.y, batch.phi, batch.noise_var)
+        return
+    found = estimator.eval().estimate(batch.y, batch.phi, batch.noise_var)
+    assert _nmse(found.signal, batch.signal) <= HALF_A_DECIBEL
+    assert found.variance is None or bool((found.variance >= 0).all())
+
+
+def test_samples_of_several_snapshots_are_refused() -> None:
+    content = _comb().scenario.model_dump()
+    content["channel"] |= {"snapshots": 6, "snapshot_interval": 1e-4}
+    content["frontend"] |= {"snapshots": 6}
+    problem = ChannelProblem(Scenario.model_validate(content))
+    for name in estimator_names():
+        with pytest.raises(
+            ValueError, match=r"is for one (snapshot at a time; a sample of small has 6|subcarrier; small has 6)"
+        ):
+            estimator_class(name).check(problem)
 
 
 @pytest.mark.parametrize("pilots", [3, 6, 12])

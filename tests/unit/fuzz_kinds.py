@@ -72,6 +72,16 @@ seed = 3
 _CDL = 'models = ["C", "E"]\nspeed = [0.0, 3.0]\nsnapshots = 2\nsnapshot_interval = 1e-3\nsubcarriers = 2'
 _PATHS = 'kind = "paths"\npaths = 1\ntaps = 1\nsubcarriers = 1'
 _CLUSTERS = 'kind = "clusters"\nclusters = [1, 3]\nspread = [0.1, 5.0]\nline_of_sight = 0.5\nsubcarriers = 2'
+_GRID = """
+[frontend.pattern]
+kind = "comb"
+spacing = 2
+offset = 1
+symbols = [0, 2]
+slot = 4
+seed = 1
+"""
+"""Of _CDL, with two snapshots in a sample."""
 _SCM = 'kind = "scm"\nclusters = 2\nbs_spread = 2.0\nue_spread = 35.0'
 _CELL = 'kind = "umi"\ncarrier = 5e9\nindoor = 0.5\nloss = "high"\nsubcarriers = 2\nnormalisation = "sample"'
 _FILE = 'kind = "file"\npath = "own.npy"\naxes = ["sample", "receive", "transmit"]\nshares = [0.6, 0.2, 0.2]'
@@ -141,8 +151,10 @@ def _tiny(channel: str = _PATHS) -> Scenario:
     return Scenario.model_validate({"name": "tiny", **tomllib.loads(_TINY.format(channel=channel))})
 
 
-def _scenario(channel: str) -> FileKind:
-    text = _TINY.format(channel=channel)
+def _scenario(channel: str, grid: str = "") -> FileKind:
+    text = _TINY.format(channel=channel) + grid
+    if grid:
+        text = text.replace("chains = 1", "chains = 1\nsnapshots = 2")
     if channel == _SCM:
         text = text.replace("rows = 2", "rows = 1").replace("yaw_spread = 60.0", "spacing = 0.5")
 
@@ -420,6 +432,7 @@ KINDS: dict[str, FileKind] = {
     "scenario-clusters": _scenario(_CLUSTERS),
     "scenario-scm": _scenario(_SCM),
     "scenario-cell": _scenario(_CELL),
+    "scenario-grid": _scenario(_CDL, _GRID),
     "scenario-file": replace(_scenario(_FILE), read=_read_beside, valid=lambda found: found[0]),
     "weights": FileKind("tiny.gmm.safetensors", _make_weights, partial(_read_estimator, "gmm", _gmm_problem), **_SAFETENSORS),
     "weights-undigested": FileKind(

@@ -18,7 +18,7 @@ from chanest.bounds.genie import GenieAngles, GenieEnsemble, GenieRays, ray_colu
 from chanest.bounds.support import OracleSupport
 from chanest.channels.rays import Rays
 from chanest.estimators.lmmse import LMMSE
-from chanest.frontend import BeamformingMap
+from chanest.frontend import BeamformingMap, GridMap
 from chanest.problem import ChannelBatch, ChannelProblem
 from chanest.scenario import Scenario
 from vlista_core.estimate import Estimator
@@ -341,12 +341,24 @@ def test_maximum_likelihood_attains_cramer_rao_at_high_snr() -> None:
     assert nmse_db(found, batch.signal) == pytest.approx(CramerRao(problem).nmse_db(batch), abs=0.6)
 
 
+@pytest.mark.parametrize("whiten", [True, False])
+@pytest.mark.parametrize("name", ["genie-rays", "genie-angles", "genie-ensemble", "oracle-support"])
+def test_bounds_are_the_same_through_a_grid_of_the_same_pilots(name: str, whiten: bool) -> None:
+    front = {"pilots": 4, "chains": 1, "whiten": whiten}
+    flat, grid = (_fixed("C", **front, **more) for more in ({}, {"pattern": {"kind": "comb", "spacing": 1}}))
+    batch, other = (problem.sample(8, seed=1, snr_db=10.0) for problem in (flat, grid))
+    assert isinstance(other.phi, GridMap)
+    torch.testing.assert_close(other.y, batch.y)
+    assert get_bound(name, grid).nmse_db(other) == pytest.approx(get_bound(name, flat).nmse_db(batch), abs=1e-4)
+
+
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
         ("cdl_mix_upa64x4", {"genie-rays", "genie-angles", "genie-ensemble", "oracle-support"}),
         ("mobile_64x4", {"genie-rays", "genie-angles", "genie-ensemble", "oracle-support"}),
         ("wideband_64x4", {"genie-rays"}),
+        ("comb_64x4", set()),
         ("swomp_32x32", {"genie-rays", "crb"}),
         ("rt_canyon_upa64x4", {"genie-rays", "genie-cells", "oracle-support"}),
         ("clusters_dual_4x8", {"genie-rays", "oracle-support"}),

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
 import chanest
+from chanest.channels.store import write_channels
 from chanest.frontend import BeamformingMap
 from chanest.problem import ChannelProblem, unvec
+from chanest.scenario import DataSection, Scenario
 from vlista_core.linops import DenseMap
 from vlista_core.solvers import FISTA
 
@@ -18,6 +21,7 @@ NAMES = chanest.scenario_names()
 SHIPPED = {
     "cdl_a_upa64x4", "cdl_b_upa64x4", "cdl_c_upa64x4", "cdl_d_upa64x4", "cdl_e_upa64x4", "cdl_mix_upa64x4",
     "hybrid_64x16", "score_64x16", "swomp_32x32", "wideband_64x4", "mobile_64x4", "large_256x16",
+    "comb_64x4",
 }  # fmt: skip
 
 
@@ -63,6 +67,94 @@ def test_snr_is_drawn_from_the_range_or_fixed() -> None:
     assert low <= float(snr.min()) < low + 1
     assert high - 1 < float(snr.max()) <= high
     assert float(problem.sample(1, seed=2, snr_db=10.0).noise_var) == pytest.approx(0.1)
+
+
+def test_a_comb_measures_every_kth_subcarrier_of_the_same_channels_through_the_same_beams() -> None:
+    comb, wide = (_problem(name).sample(3, seed=5, snr_db=10.0) for name in ("comb_64x4", "wideband_64x4"))
+    assert torch.equal(comb.signal, wide.signal)
+    silent, heard = comb.phi.apply(comb.signal), wide.phi.apply(wide.signal)
+    torch.testing.assert_close(silent.reshape(3, 16, -1), heard.reshape(3, 64, -1)[:, ::4])
+    noise = (comb.y - silent) / comb.noise_var.sqrt()[:, None]
+    assert float(noise.abs().square().mean()) == pytest.approx(1.0, abs=6 / noise.numel() ** 0.5)
+
+
+def _moving(pattern: dict[str, object], *, chains: int = 0, snapshots: int = 14, **front: object) -> ChannelProblem:
+    content = chanest.load_scenario("mobile_64x4").model_dump()
+    content["channel"] |= {"snapshots": 14, "snapshot_interval": 35.7e-6, "subcarriers": 24, "subcarrier_spacing": 30e3}
+    content["frontend"] |= {"pilots": 8, "chains": chains, "snapshots": snapshots, "pattern": pattern, **front}
+    return ChannelProblem(Scenario.model_validate(content))
+
+
+PATTERNS: dict[str, dict[str, object]] = {
+    "comb": {"kind": "comb", "spacing": 6, "symbols": (0, 1, 4, 5, 8, 9, 12, 13), "slot": 14, "seed": 2},
+    "kronecker": {"kind": "kronecker"},
+    "dmrs": {"kind": "dmrs", "additional": 1},
+    "double dmrs": {"kind": "dmrs", "type": 2, "length": 2, "additional": 1, "groups": 3},
+}
+
+
+@pytest.mark.parametrize("chains", [0, 2])
+@pytest.mark.parametrize("pattern", PATTERNS.values(), ids=PATTERNS.keys())
+def test_a_sample_of_a_moving_user_is_one_track_measured_where_pilots_are(
+    pattern: dict[str, object], chains: int
+) -> None:
+    """h is (snapshot, subcarrier, transmit, receive), its snapshots consecutive samples of the source; noise is white."""
+    problem = _moving(pattern, chains=chains)
+    batch = problem.sample(5, seed=1, snr_db=10.0, start=2)
+    h, rays = problem.source.sample(5 * 14, seed=1, start=2 * 14)
+    tensor = batch.signal.reshape(5, 14, 24, 64, 4)
+    assert torch.equal(tensor, h.mT.reshape(tensor.shape))
+    assert not torch.equal(tensor[:, 0], tensor[:, 1])
+    assert rays is not None
+    assert batch.rays is not None
+    assert torch.equal(batch.rays.phases, rays.phases[::14])
+    assert torch.equal(batch.rays.time, torch.zeros(5))
+    assert batch.phi.shape == (problem.measurements, problem.signal_length)
+    assert batch.matrices().shape == (5, 14 * 24, 4, 64)
+    noise = (batch.y - batch.phi.apply(batch.signal)) / batch.noise_var.sqrt()[:, None]
+    assert float(noise.abs().square().mean()) == pytest.approx(1.0, abs=6 / noise.numel() ** 0.5)
+    part = problem.sample(1, seed=1, snr_db=10.0, start=4)
+    assert torch.equal(part.y[0], batch.y[2])
+    assert all(torch.equal(one[0], many[2]) for one, many in zip(part.phi.tensors(), batch.phi.tensors(), strict=True))
+
+
+def test_stored_channels_of_a_moving_user_are_the_generated_ones(tmp_path: Path) -> None:
+    problem = _moving({"kind": "kronecker"})
+    scenario = problem.scenario.model_copy(update={"data": DataSection(test=3)})
+    file = write_channels(tmp_path / "test.h5", scenario.data_set("test"))
+    assert file.count == 3 * 14
+    stored = ChannelProblem(scenario, stored=(file,)).sample(3, seed=0, snr_db=0.0)
+    fresh = problem.sample(3, seed=0, snr_db=0.0)
+    assert torch.equal(stored.signal, fresh.signal)
+    assert torch.equal(stored.y, fresh.y)
+
+
+def test_a_sample_of_several_snapshots_has_no_dictionary_of_angles_and_delays() -> None:
+    with pytest.raises(ValueError, match="is for one snapshot; a sample of mobile_64x4 has 14"):
+        _moving({"kind": "kronecker"}).dictionary()
+
+
+def test_a_channel_that_stays_is_one_snapshot_for_all_symbols_of_a_slot() -> None:
+    still = _moving({"kind": "kronecker"}, snapshots=1)
+    batch = still.sample(2, seed=1, snr_db=200.0)
+    assert batch.signal.shape == (2, 24 * 256)
+    torch.testing.assert_close(batch.y, batch.phi.apply(batch.signal), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "asked", "found"),
+    [
+        ({"kind": "comb", "spacing": 4}, 12, 12),
+        ({"kind": "comb", "spacing": 4, "slot": 14}, 20, 14),
+        ({"kind": "dmrs"}, 20, 4),
+    ],
+)
+def test_more_pilots_are_as_many_as_the_pattern_has_room_for(
+    pattern: dict[str, object], asked: int, found: int
+) -> None:
+    problem = _moving(pattern, snapshots=1, pilots=4).with_pilots(asked)
+    assert problem.scenario.frontend.pilots == found
+    assert problem.sample(1, seed=0).y.shape == (1, problem.measurements)
 
 
 @pytest.mark.parametrize("name", ["cdl_c_upa64x4", "hybrid_64x16", "mobile_64x4"])

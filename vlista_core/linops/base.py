@@ -2,7 +2,7 @@
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, Self
 
 import torch
@@ -67,6 +67,18 @@ class LinearMap(ABC):
         return tuple(
             tensor for part in self._parts() for tensor in (part.tensors() if isinstance(part, LinearMap) else (part,))
         )
+
+    def with_tensors(self, tensors: Sequence[Tensor]) -> Self:
+        """The same map with other data, as of other samples: what `tensors` gave of it, in that order."""
+        left = iter(tensors)
+
+        def change(_: Tensor) -> Tensor:
+            return next(left)
+
+        def change_map(part: "LinearMap") -> "LinearMap":
+            return part._with(change, change_map)
+
+        return self._with(change, change_map)
 
     def select(self, index: Tensor) -> "LinearMap":
         """The map of the chosen samples. index: [k] integer or [batch] bool. A shared map returns itself.

@@ -1,4 +1,4 @@
-"""The front end as a linear map: T pilots, each a transmit beam f_t and a receive combiner W_t with N_RF chains.
+"""The flat front end as a linear map: T pilots, each a transmit beam f_t and a receive combiner W_t with N_RF chains.
 
 y_t = W_tᴴ(H f_t + n_t). As a map of vec(H) this is Fᵀ ⊗ Wᴴ pilot by pilot, which is never formed. The noise after
 combining is coloured, σ² W_tᴴW_t; whitening folds the inverse Cholesky factor into the combiner once.
@@ -10,14 +10,15 @@ import torch
 from torch import Tensor
 
 from chanest.dictionaries import KroneckerMap
-from vlista_core.estimate import Measurement
+from chanest.frontend.base import FrontEnd
+from chanest.frontend.combining import whitened_weights
 from vlista_core.linalg import cholesky
 from vlista_core.linops import LinearMap
 
 
 @dataclass(frozen=True, eq=False)
-class BeamformingMap(LinearMap):
-    """vec(H) -> y. Columns of H are stacked: entry t·N_r + r; y runs pilot by pilot, chain by chain.
+class BeamformingMap(FrontEnd):
+    """h -> y, h of one snapshot and ordered as `chanest.frontend.base` says; y runs pilot by pilot, chain by chain.
 
     With S subcarriers the same beams serve each: input k·N_r·N_t + t·N_r + r, output k·T·N_RF + pilot·N_RF + chain.
     `BeamformingMap.of` makes one from beams and combiners.
@@ -54,14 +55,18 @@ class BeamformingMap(LinearMap):
         return made.whitened() if whiten else made
 
     def whitened(self) -> "BeamformingMap":
-        """The map L_t⁻¹W_tᴴH f_t, whose noise is white: (W L⁻ᴴ)ᴴ, and X Lᴴ = W is a triangular system."""
         if self.whiten or self.weights is None or self.factor is None:
             return self
-        weights = torch.linalg.solve_triangular(self.factor.mH, self.weights, upper=True, left=False)
-        return replace(self, weights=weights, whiten=True)
+        return replace(self, weights=whitened_weights(self.weights, self.factor), whiten=True)
+
+    def whitened_output(self, y: Tensor) -> Tensor:
+        if self.whiten or self.factor is None:
+            return y
+        pilots = y.reshape(self.batch, self.subcarriers, self.pilots, self.chains, 1)
+        white: Tensor = torch.linalg.solve_triangular(self.factor[:, None], pilots, upper=False)
+        return white.flatten(1)
 
     def first_pilots(self, count: int) -> "BeamformingMap":
-        """What the first `count` pilots measure."""
         weights, factor = (None if each is None else each[:, :count] for each in (self.weights, self.factor))
         return replace(self, transmit=self.transmit[:, :, :count], weights=weights, factor=factor)
 
@@ -71,8 +76,11 @@ class BeamformingMap(LinearMap):
 
     @property
     def pilots(self) -> int:
-        """T."""
         return self.transmit.shape[2]
+
+    @property
+    def arriving(self) -> int:
+        return self.subcarriers * self.pilots * self.antennas
 
     @property
     def chains(self) -> int:
@@ -147,7 +155,6 @@ class BeamformingMap(LinearMap):
         return self._on_every_subcarrier(one.reshape(self.batch, self.pilots * self.chains, -1))
 
     def combine(self, received: Tensor) -> Tensor:
-        """W_tᴴ r_t for what arrives at the antennas, such as noise. received: [batch, S·T·N_r] -> [batch, S·T·N_RF]."""
         return self._combined(received.reshape(self.batch, self.subcarriers, self.pilots, self.antennas)).flatten(1)
 
     def noise_covariance(self) -> Tensor:
@@ -201,13 +208,3 @@ def _check_beams(transmit: Tensor, combiner: Tensor | None, antennas: int) -> No
         raise ValueError(f"combiner and transmit must have the same dtype, got {combiner.dtype} and {transmit.dtype}")
     if antennas not in (0, receive):
         raise ValueError(f"antennas must be {receive} to match combiner, got {antennas}")
-
-
-def whitened_measurement(measured: Measurement) -> Measurement:
-    """L⁻¹y and L⁻¹Φ with LLᴴ the noise covariance of each pilot over σ²; as it is where the noise is white already."""
-    phi = measured.phi
-    if not isinstance(phi, BeamformingMap) or phi.factor is None or phi.whiten:
-        return measured
-    pilots = measured.y.reshape(phi.batch, phi.subcarriers, phi.pilots, phi.chains, 1)
-    white = torch.linalg.solve_triangular(phi.factor[:, None], pilots, upper=False)
-    return Measurement(white.flatten(1), phi.whitened(), measured.noise_var)
