@@ -29,18 +29,24 @@ class PooledDraws(Problem):
     the pairs never repeat. A batch is a function of (seed, start, count); the other splits are the scenario's own.
     """
 
-    def __init__(self, problem: ChannelProblem, channels: Tensor, beams: FrontEnd) -> None:
-        """channels: [pool, n], beams: Φ of as many samples as that pool has, with the most pilots to train with."""
-        self.problem, self.channels, self.beams = problem, channels, beams
+    def __init__(
+        self, problem: ChannelProblem, channels: Tensor, beams: FrontEnd, *, towards_noise: float = 1.0
+    ) -> None:
+        """channels: [pool, n], beams: Φ of as many samples as that pool has, with the most pilots to train with.
+
+        towards_noise: power of a uniform number that spreads the SNRs over their range: 1 evenly, more towards the lowest.
+        """
+        self.problem, self.channels, self.beams, self.towards_noise = problem, channels, beams, towards_noise
 
     @classmethod
-    def within(cls, problem: ChannelProblem, plan: Fit) -> "PooledDraws":
+    def within(cls, problem: ChannelProblem, plan: Fit, *, towards_noise: float = 1.0) -> "PooledDraws":
         """Pools that take a few hundredths of a budget in seconds, with up to twice the scenario's pilots."""
         most = min(problem.scenario.data.train, _MOST_ENTRIES // problem.signal_length)
         size = max(_LEAST_CHANNELS, min(most, round(_CHANNELS_PER_SECOND * plan.size)))
         beams = problem.with_pilots(_MOST_PILOTS * problem.scenario.frontend.pilots).beams
         channels = problem.channels(size, seed=plan.seed, split="train")
-        return cls(problem, channels, beams(min(size, _BEAMS), seed=plan.seed, split="train"))
+        some = beams(min(size, _BEAMS), seed=plan.seed, split="train")
+        return cls(problem, channels, some, towards_noise=towards_noise)
 
     @classmethod
     def with_rays(
@@ -94,7 +100,8 @@ class PooledDraws(Problem):
         chosen = self.beams.select(torch.randint(self.beams.batch or 1, (count,), generator=generator))
         phi = cast(FrontEnd, chosen).first_pilots(self._pilots(generator))
         low, high = self.problem.scenario.snr_db if snr_db is None else (snr_db, snr_db)
-        noise_var = 10 ** (-(low + (high - low) * torch.rand(count, generator=generator)) / 10)
+        spread = torch.rand(count, generator=generator) ** self.towards_noise
+        noise_var = 10 ** (-(low + (high - low) * spread) / 10)
         noise = noise_var.sqrt()[:, None] * torch.randn(count, phi.arriving, dtype=self.dtype, generator=generator)
         return index, Batch(signal, phi.apply(signal) + phi.combine(noise), phi, noise_var)
 

@@ -91,7 +91,7 @@ class CovarianceCodebook(nn.Module):
     def _unweighted(self, vector: Tensor) -> Tensor:
         weight = self.layout.multiplicity.sqrt().to(vector.device)
         table = torch.view_as_complex(vector.reshape(len(vector), *self.layout.shape, 2).contiguous()) / weight
-        table[:, 0, self.layout.shape[1] // 2] += FLOOR
+        table[:, self.layout.own, self.layout.shape[1] // 2] += FLOOR
         return table
 
 
@@ -144,7 +144,7 @@ class LagComponents(nn.Module):
             positive = (vectors * values.clamp_min(FLOOR)[:, None, :]) @ vectors.mH
             table = self.layout.of_matrix(positive)
         least = float(torch.linalg.eigvalsh(self.layout.matrix(table)).min())
-        table[:, 0, self.layout.shape[1] // 2] += max(0.0, 0.5 * FLOOR - least)
+        table[:, self.layout.own, self.layout.shape[1] // 2] += max(0.0, 0.5 * FLOOR - least)
         self.tables[k] = table[0]
 
     def log_density(self, k: int, channels: Tensor) -> Tensor:

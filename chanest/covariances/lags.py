@@ -3,6 +3,10 @@
 E h[t, r] h[t', r']* depends on the distances of the elements alone. With the lags d_t = t - t' of the transmit array on its
 (column, row) grid and d_r of the receive array, R is Σ_l T_l ⊗ S_l: T_l is the Toeplitz matrix of the transmit lags at
 receive lag l, S_l the shift by l. Half of the receive lags suffice because R is Hermitian.
+
+With two polarisations at an end, E h[a, t, b, r] h[a', t', b', r']* depends on the transmit polarisations a, a' and the receive
+ones b, b' besides. So every pair of polarisations is taken to have receive elements of its own: (a, b, r) takes the place of r,
+and (a, b), (a', b') and d_r together, a kind of pair of those, that of a receive lag.
 """
 
 from dataclasses import dataclass
@@ -14,7 +18,7 @@ from torch import Tensor
 from chanest.arrays import Array
 from chanest.channels.rays import Rays
 from chanest.channels.source import ChannelSource
-from chanest.covariances.rays import cluster_products
+from chanest.covariances.rays import polarised_products
 from chanest.frontend import BeamformingMap
 from chanest.problem import ChannelProblem
 from vlista_core.gaussian import Covariance
@@ -44,41 +48,82 @@ def lag_between(array: Array) -> Tensor:
 
 
 class LagLayout:
-    """The layout of tables [batch, receive lags, transmit lags] for a pair of arrays of one polarisation."""
+    """The layout of tables [batch, receive kinds, transmit lags] for a pair of arrays.
+
+    A receive kind is a receive lag where both arrays have one polarisation, else a lag and two pairs of polarisations.
+    """
 
     def __init__(self, rx: Array, tx: Array) -> None:
-        for name, array in (("rx", rx), ("tx", tx)):
-            if len(array.slants) > 1:
-                raise ValueError(
-                    f"{name} must have one polarisation for a Toeplitz covariance, got {array.polarization}"
-                )
         self.rx, self.tx = rx, tx
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Receive lags from (0, 0) on, the mirrored ones are implied; transmit lags."""
-        return len(array_lags(self.rx)) // 2 + 1, len(array_lags(self.tx))
+        """Receive kinds from lag (0, 0) on, the mirrored ones are implied; transmit lags."""
+        return len(self.kinds), len(array_lags(self.tx))
+
+    @property
+    def polarisations(self) -> int:
+        """P, pairs (a, b) of a transmit and a receive polarisation."""
+        return len(self.tx.slants) * len(self.rx.slants)
+
+    @property
+    def parts(self) -> int:
+        """P·N_r: what is received of every transmit polarisation by every port, in the order (a, b, r)."""
+        return self.polarisations * self.rx.elements
+
+    @cached_property
+    def kinds(self) -> Tensor:
+        """(a, b) of one part, (a', b') of the other, and which receive lag; those of a and a' together: [kinds, 3]."""
+        middle, every = len(array_lags(self.rx)) // 2, range(self.polarisations)
+        same_place = [(one, other, middle) for one in every for other in every if one <= other]
+        apart = [(one, other, lag) for one in every for other in every for lag in range(middle + 1, 2 * middle + 1)]
+        receive = len(self.rx.slants)
+        order = sorted([*same_place, *apart], key=lambda kind: (kind[0] // receive, kind[1] // receive, kind[2]))
+        return torch.tensor(order)
+
+    @cached_property
+    def groups(self) -> list[tuple[int, int, slice]]:
+        """The kinds of each pair of transmit polarisations: a, a', and where they are."""
+        of_transmitter = (self.kinds[:, :2] // len(self.rx.slants)).tolist()
+        found = []
+        for a, other in sorted({(a, other) for a, other in of_transmitter}):
+            first, count = of_transmitter.index([a, other]), of_transmitter.count([a, other])
+            found.append((a, other, slice(first, first + count)))
+        return found
+
+    @cached_property
+    def own(self) -> Tensor:
+        """The kinds of a part with itself: [P]. They hold the powers, and are their own mirror images."""
+        one, other, lag = self.kinds.unbind(1)
+        return ((one == other) & (lag == len(array_lags(self.rx)) // 2)).nonzero()[:, 0]
 
     @cached_property
     def pairs(self) -> Tensor:
-        """Which receive lag a pair of elements has, those that are mirrored counted after the others: [N_r, N_r]."""
-        lag = lag_between(self.rx) - self.shape[0] + 1
-        return torch.where(lag < 0, self.shape[0] - lag, lag)
+        """Which kind a pair of parts is, those that are mirrored counted after the others: [P·N_r, P·N_r]."""
+        one, other, lag = self.kinds.unbind(1)
+        lags, index = len(array_lags(self.rx)), torch.arange(len(self.kinds))
+        kind = torch.zeros(self.polarisations, self.polarisations, lags, dtype=torch.int64)
+        kind[other, one, lags - 1 - lag] = index + len(index)
+        kind[one, other, lag] = index
+        part = torch.arange(self.parts)
+        polarisation, place = part // self.rx.elements, part % self.rx.elements
+        return kind[polarisation[:, None], polarisation, lag_between(self.rx)[place[:, None], place]]
 
     @cached_property
     def members(self) -> Tensor:
-        """Which pairs of receive elements have each lag, those that are mirrored left out: [N_r², receive lags], 0 or 1."""
-        lags = torch.arange(self.shape[0])
-        return (self.pairs.reshape(-1, 1) == lags).to(torch.float32)
+        """Which pairs of parts are of each kind, those that are mirrored left out: [(P·N_r)², receive kinds], 0 or 1."""
+        return (self.pairs.reshape(-1, 1) == torch.arange(self.shape[0])).to(torch.float32)
 
     @cached_property
     def sides(self) -> Tensor:
-        """How often a table implies its rows: once for receive lag 0, twice, mirrored, for the others: [receive lags, 1]."""
-        return torch.tensor([[1.0], *[[2.0]] * (self.shape[0] - 1)])
+        """How often a table implies its rows: once for parts with themselves, twice, mirrored, else: [receive kinds, 1]."""
+        sides = torch.full((self.shape[0], 1), 2.0)
+        sides[self.own] = 1.0
+        return sides
 
     @cached_property
     def multiplicity(self) -> Tensor:
-        """How many entries of R a lag stands for, its mirrored ones included: [receive lags, transmit lags]."""
+        """How many entries of R a lag stands for, its mirrored ones included: [receive kinds, transmit lags]."""
         receive = torch.bincount(self.pairs.flatten(), minlength=2 * self.shape[0]).reshape(2, -1).sum(0)
         return torch.outer(receive, torch.bincount(self.lag_of.flatten())).float()
 
@@ -93,7 +138,7 @@ class LagLayout:
         return 2 * self.tx.columns - 1, 2 * self.tx.rows - 1
 
     def spectrum(self, table: Tensor) -> Tensor:
-        """The Fourier transform of a table over its transmit lags: [batch, receive lags, points]."""
+        """The Fourier transform of a table over its transmit lags: [batch, receive kinds, points]."""
         lags = table.reshape(*table.shape[:2], *self.grid)
         spectrum: Tensor = torch.fft.fft2(torch.fft.ifftshift(lags, dim=(2, 3)))
         return spectrum.flatten(2)
@@ -105,39 +150,54 @@ class LagLayout:
         return _from_spectrum(self, power[..., 0])
 
     def angles(self, h: Tensor) -> Tensor:
-        """The Fourier transform over the transmit array: [batch, N_t·N_r] -> [batch, points, N_r]."""
-        grid = h.reshape(len(h), self.tx.columns, self.tx.rows, self.rx.elements)
-        angles: Tensor = torch.fft.fftn(grid, s=self.grid, dim=(1, 2))
-        return angles.flatten(1, 2)
+        """The Fourier transform over the transmit array: [batch, n] -> [batch, points, P·N_r]."""
+        grid = h.reshape(len(h), self._sent, self.tx.columns, self.tx.rows, self.rx.ports)
+        angles: Tensor = torch.fft.fftn(grid, s=self.grid, dim=(2, 3))
+        return angles.permute(0, 2, 3, 1, 4).reshape(len(h), -1, self.parts)
+
+    def channel(self, angles: Tensor) -> Tensor:
+        """The inverse of `angles`: [batch, points, P·N_r] -> [batch, n]."""
+        grid: Tensor = torch.fft.ifftn(angles.reshape(len(angles), *self.grid, self._sent, -1), dim=(1, 2))
+        kept = grid[:, : self.tx.columns, : self.tx.rows]
+        return kept.permute(0, 3, 1, 2, 4).reshape(len(angles), -1)
 
     def matrix(self, table: Tensor) -> Tensor:
         """R itself: [batch, n, n]."""
         blocks = table[:, :, self.lag_of.to(table.device)]
         both = torch.cat([blocks, blocks.mH], 1)[:, self.pairs.to(table.device)]
-        return both.permute(0, 3, 1, 4, 2).reshape(len(table), self.tx.elements * self.rx.elements, -1)
+        apart = both.unflatten(2, (self._sent, -1)).unflatten(1, (self._sent, -1))
+        matrix: Tensor = apart.permute(0, 1, 5, 2, 3, 6, 4).reshape(len(table), self.tx.ports * self.rx.ports, -1)
+        return matrix
 
     def of_matrix(self, matrix: Tensor, *, mean: bool = True) -> Tensor:
         """Averages (or sums) of Hermitian matrices [batch, n, n] over the entries of each lag: the nearest table."""
-        elements, receive = self.tx.elements, self.rx.elements
-        pairs = matrix.reshape(len(matrix), elements, receive, elements, receive).transpose(3, 4)
+        one = (self._sent, self.tx.elements, self.rx.ports)
+        pairs = matrix.reshape(len(matrix), *one, *one).permute(0, 2, 1, 3, 4, 6, 5).flatten(4, 5).flatten(2, 3)
         blocks = sums_at_lags(self, pairs).flatten(2)
         sums = blocks.new_zeros(len(matrix), *self.shape)
         sums.index_add_(2, self.lag_of.flatten().to(matrix.device), blocks)
         return sums / (self.multiplicity / self.sides).to(matrix.device) if mean else sums
 
     def of_rays(self, source: ChannelSource, rays: Rays) -> Tensor:
-        """The covariance of each sample given its clusters: Σ_c P_c R_tx,c ⊗ R_rx,c. -> [batch, receive, transmit lags]."""
-        receive, blocks = self.shape[0], torch.split(torch.arange(len(rays)), _RAYS_BLOCK)
+        """The covariance of each sample given its clusters: Σ_c P_c R_tx,c ⊗ R_rx,c, and with polarisations the products of
+        the gains of each ray, its phases known. -> [batch, receive kinds, transmit lags]."""
+        one, other, lag = self.kinds.unbind(1)
+        least = int(lag.min())
         tables = [
-            cluster_products(
+            polarised_products(
                 source,
                 rays.select(some),
-                lambda steering: _mean_lags(steering, self.rx)[..., -receive:],
+                lambda steering: _mean_lags(steering, self.rx)[..., least:],
                 lambda steering: _mean_lags(steering, self.tx),
-            )
-            for some in blocks
+            )[:, one, other, lag - least]
+            for some in torch.split(torch.arange(len(rays)), _RAYS_BLOCK)
         ]
         return torch.cat(tables)
+
+    @property
+    def _sent(self) -> int:
+        """Transmit polarisations."""
+        return len(self.tx.slants)
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,14 +205,14 @@ class LagCovariance(Covariance):
     """R as a table of lags."""
 
     table: Tensor
-    """[batch or 1, receive lags, transmit lags]."""
+    """[batch or 1, receive kinds, transmit lags]."""
     layout: LagLayout
     view: "BeamView | None" = None
     """Φ prepared, where the caller looks through the same Φ more than once."""
 
     @property
     def length(self) -> int:
-        return self.layout.tx.elements * self.layout.rx.elements
+        return self.layout.tx.ports * self.layout.rx.ports
 
     @cached_property
     def spectrum(self) -> Tensor:
@@ -165,9 +225,7 @@ class LagCovariance(Covariance):
         if len(self.table) == 1:
             return x @ self.materialize()[0].mT
         both = torch.cat([self.spectrum, self.spectrum.conj()], 1).mT[:, :, layout.pairs.to(x.device)]
-        turned = (both @ layout.angles(x)[..., None]).reshape(len(x), *layout.grid, layout.rx.elements)
-        back: Tensor = torch.fft.ifftn(turned, dim=(1, 2))
-        return back[:, : layout.tx.columns, : layout.tx.rows].reshape(len(x), -1)
+        return layout.channel((both @ layout.angles(x)[..., None])[..., 0])
 
     def seen(self, phi: LinearMap) -> Tensor:
         view = self.view if self.view is not None and self.view.phi is phi else BeamView(self.layout, phi)
@@ -180,8 +238,10 @@ class LagCovariance(Covariance):
         return LagCovariance(mixed.reshape(-1, *self.table.shape[1:]), self.layout)
 
     def variances(self) -> Tensor:
-        power = self.table[:, 0, self.table.shape[2] // 2].real
-        return power[:, None].expand(-1, self.length)
+        power = self.table[:, self.layout.own, self.table.shape[2] // 2].real
+        tx, rx = self.layout.tx, self.layout.rx
+        parts = power.reshape(len(power), len(tx.slants), 1, len(rx.slants), 1)
+        return parts.expand(-1, -1, tx.elements, -1, rx.elements).flatten(1)
 
     def materialize(self) -> Tensor:
         return self.layout.matrix(self.table)
@@ -200,9 +260,10 @@ class BeamView:
 
     @cached_property
     def spectra(self) -> Tensor:
-        """Σ_i f_t[i] exp(jω·i) at the points ω of the layout's grid: [batch, pilots, points]."""
+        """Σ_i f_t[i] exp(jω·i) at the points ω of the layout's grid, of each polarisation: [batch, pol_t·pilots, points]."""
         transmit, (columns, rows) = self._beamformer().transmit, self.layout.grid
-        grid = transmit.mT.reshape(len(transmit), -1, self.layout.tx.columns, self.layout.tx.rows)
+        by_polarisation = transmit.unflatten(1, (len(self.layout.tx.slants), -1)).mT
+        grid = by_polarisation.reshape(len(transmit), -1, self.layout.tx.columns, self.layout.tx.rows)
         spectra: Tensor = torch.fft.ifft2(grid, s=self.layout.grid).flatten(2) * (columns * rows)
         return spectra
 
@@ -214,14 +275,21 @@ class BeamView:
     def seen_at(self, sent: Tensor, conjugate: Tensor, weights: Tensor) -> Tensor:
         """ΦRΦᴴ of an R that is a sum over directions: [batch, m, m].
 
-        sent: what each pilot sends into each direction, [batch, pilots, directions], and its conjugate; weights: of each
-        direction at each receive lag, [batch or 1, receive lags, directions].
+        sent: what each pilot sends into each direction, [batch, pol_t·pilots, directions], and its conjugate; weights: of
+        each direction for each receive kind, [batch or 1, receive kinds, directions].
         """
-        combiners = self._beamformer().weights
-        weighted = sent[:, None] * weights[:, :, None]
-        between = (weighted.flatten(1, 2) @ conjugate.mT).reshape(*weighted.shape[:3], -1)
+        combiners, layout, transmit = self._beamformer().weights, self.layout, len(self.layout.tx.slants)
+        by_polarisation, conjugates = (each.unflatten(1, (transmit, -1)) for each in (sent, conjugate))
+        found = []
+        for a, other, kinds in layout.groups:
+            weighted = by_polarisation[:, a, None] * weights[:, kinds, None]
+            between = weighted.flatten(1, 2) @ conjugates[:, other].mT
+            found.append(between.reshape(*weighted.shape[:3], -1))
+        between = torch.cat(found, 1)
         both = torch.cat([between, between.mH], 1).transpose(1, 2).contiguous()
-        pairs = both[:, :, self.layout.pairs.to(both.device)]
+        pairs = both[:, :, layout.pairs.to(both.device)]
+        if transmit > 1:
+            pairs = pairs.unflatten(3, (transmit, -1)).unflatten(2, (transmit, -1)).sum((2, 4))
         if combiners is None:
             return pairs.transpose(3, 4).reshape(len(pairs), pairs.shape[1] * pairs.shape[2], -1)
         return combine_pairs(combiners, pairs)
@@ -229,22 +297,26 @@ class BeamView:
     def pulled_back(self, matrix: Tensor) -> Tensor:
         """The sums of Q = ΦᴴMΦ over the entries of each lag, so that tr(RQ) = Re Σ R's table · conj(sums) · sides.
 
-        matrix: M, Hermitian, [batch, m, m] -> [batch, receive lags, transmit lags]; sides: those of the layout.
+        matrix: M, Hermitian, [batch, m, m] -> [batch, receive kinds, transmit lags]; sides: those of the layout.
         """
-        layout, batch, receive = self.layout, len(matrix), self.layout.rx.elements
+        layout, batch, receive, transmit = self.layout, len(matrix), self.layout.rx.ports, len(self.layout.tx.slants)
         if self.beams is None:
             identity = torch.eye(self.phi.shape[1], dtype=matrix.dtype, device=matrix.device)
             whole = self.phi.apply_block(identity[None])
             return layout.of_matrix(whole.mH @ matrix @ whole, mean=False)
         if self.beams.weights is None:
-            pilots = self.spectra.shape[1]
+            pilots = self.beams.pilots
             pairs = matrix.reshape(batch, pilots, receive, pilots, receive).transpose(3, 4)
         else:
             pairs = spread_pairs(self.beams.weights, matrix)
-        at_lags = sums_at_lags(layout, pairs)
-        beamed = (at_lags.flatten(1, 2) @ self.spectra).reshape(*at_lags.shape[:3], -1)
-        power = (self.conjugate[:, None] * beamed).sum(2)
-        return _from_spectrum(layout, power)
+        members = layout.members.reshape(transmit, receive, transmit, receive, -1)
+        spectra, conjugates = (each.unflatten(1, (transmit, -1)) for each in (self.spectra, self.conjugate))
+        powers = []
+        for a, other, kinds in layout.groups:
+            at_lags = _sums(pairs, members[a, :, other, :, kinds].reshape(receive**2, -1))
+            beamed = (at_lags.flatten(1, 2) @ spectra[:, other]).reshape(*at_lags.shape[:3], -1)
+            powers.append((conjugates[:, a, None] * beamed).sum(2))
+        return _from_spectrum(layout, torch.cat(powers, 1))
 
     def _beamformer(self) -> BeamformingMap:
         if self.beams is None:
@@ -253,7 +325,7 @@ class BeamView:
 
 
 def _from_spectrum(layout: LagLayout, spectrum: Tensor) -> Tensor:
-    """What `LagLayout.spectrum` was made from: [batch, receive lags, points] -> tables."""
+    """What `LagLayout.spectrum` was made from: [batch, receive kinds, points] -> tables."""
     lags = torch.fft.ifft2(spectrum.reshape(*spectrum.shape[:2], *layout.grid))
     table: Tensor = torch.fft.fftshift(lags, dim=(2, 3))
     return table.flatten(2)
@@ -277,11 +349,15 @@ def spread_pairs(weights: Tensor, matrix: Tensor) -> Tensor:
 
 
 def sums_at_lags(layout: LagLayout, pairs: Tensor) -> Tensor:
-    """Sums over the pairs of receive elements at each lag. [batch, T, N_r, N_r, T'] -> [batch, receive lags, T, T']."""
+    """Sums over the pairs of parts of each kind. [batch, T, P·N_r, P·N_r, T'] -> [batch, receive kinds, T, T']."""
+    return _sums(pairs, layout.members)
+
+
+def _sums(pairs: Tensor, members: Tensor) -> Tensor:
+    """[batch, T, N, N, T'] and which of the pairs are of each kind, [N², kinds] -> [batch, kinds, T, T']."""
     batch, pilots, receive, _, others = pairs.shape
-    chosen = layout.members.to(pairs.device, pairs.dtype)
     flat = pairs.permute(0, 1, 4, 2, 3).reshape(batch, pilots, others, receive**2)
-    return (flat @ chosen).permute(0, 3, 1, 2)
+    return (flat @ members.to(pairs.device, pairs.dtype)).permute(0, 3, 1, 2)
 
 
 def _mean_lags(steering: Tensor, array: Array) -> Tensor:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from chanest.arrays import Array
-from chanest.channels.coefficients import Directions, local_and_field
+from chanest.channels.coefficients import Directions, RayFactors, local_and_field
 from chanest.channels.rays import Rays
 from chanest.channels.source import ChannelSource
 
@@ -27,20 +27,41 @@ def cluster_products(source: ChannelSource, rays: Rays, receive: Means, transmit
     -> [batch, k of r, k of t]. Which ray of one end goes with which of the other is not known.
     """
     factors = source.factors(rays)
+    power = factors.gains.abs().square().sum(dim=(1, 2)) * source.scale**2
+    return _products(rays, factors, power[:, None], receive, transmit)[:, 0]
+
+
+def polarised_products(source: ChannelSource, rays: Rays, receive: Means, transmit: Means) -> Tensor:
+    """Σ_c G_c r_c t_cᵀ with G_c = Σ_ray g gᴴ of the gains g of its rays for every pair of polarisations, in place of P_c.
+
+    -> [batch, P, P, k of r, k of t], P pairs of a transmit and a receive polarisation, the receive one running faster.
+    """
+    factors = source.factors(rays)
+    gains = factors.gains.transpose(1, 2).flatten(1, 2) * source.scale
+    count = gains.shape[1]
+    if count == 1:
+        return _products(rays, factors, gains.abs().square(), receive, transmit)[:, None]
+    outer = (gains[:, :, None] * gains[:, None].conj()).flatten(1, 2)
+    products: Tensor = _products(rays, factors, outer, receive, transmit).unflatten(1, (count, count))
+    return products
+
+
+def _products(rays: Rays, factors: RayFactors, weights: Tensor, receive: Means, transmit: Means) -> Tensor:
+    """Σ_c w_c r_c t_cᵀ, w_c the sum over the rays of a cluster. weights: [batch, w, rays] -> [batch, w, k of r, k of t]."""
     clusters, per_cluster = rays.aoa.shape[1:]
     diffuse = clusters * per_cluster
-    power = factors.gains.abs().square().sum(dim=(1, 2)) * source.scale**2
 
     def some(part: slice, count: int) -> Tensor:
         received, sent = (
             means(steering[:, part].reshape(len(rays), count, -1, steering.shape[2]))
             for means, steering in ((receive, factors.rx), (transmit, factors.tx))
         )
-        total = power[:, part].reshape(len(rays), count, -1).sum(2)
-        return (received * total[:, :, None]).mT @ sent
+        total = weights[..., part].reshape(*weights.shape[:2], count, -1).sum(3)
+        weighted = received.mT[:, None] * total[:, :, None]
+        return (weighted.flatten(1, 2) @ sent).reshape(*weighted.shape[:3], -1)
 
     product = some(slice(0, diffuse), clusters)
-    if power.shape[1] > diffuse:  # The last ray is the line of sight: a cluster of its own.
+    if weights.shape[2] > diffuse:  # The last ray is the line of sight: a cluster of its own.
         product = product + some(slice(diffuse, None), 1)
     return product
 

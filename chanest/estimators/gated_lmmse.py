@@ -29,6 +29,8 @@ from vlista_core.tensorfile import Json
 
 CODES, HIDDEN, VERIFIED = 384, 384, 2
 _CODES_LARGE, _LARGE = 96, 512
+_CODES_DUAL = 256
+"""Tables of two polarisations are ten times as long."""
 _CHUNK_ENTRIES = 2**20
 
 
@@ -40,7 +42,6 @@ class GatedLMMSE(FamilyEstimator, Guarded):
     needs_fit = True
     half_precision = True
     narrowband = True
-    one_polarisation = True
 
     def __init__(
         self, rx: Array, tx: Array, *, codes: int = CODES, hidden: int = HIDDEN, verified: int = VERIFIED
@@ -54,7 +55,9 @@ class GatedLMMSE(FamilyEstimator, Guarded):
 
     @classmethod
     def build(cls, problem: ChannelProblem) -> Self:
-        return cls(*problem.arrays, codes=CODES if problem.signal_length <= _LARGE else _CODES_LARGE)
+        rx, tx = problem.arrays
+        codes = CODES if len(rx.slants) == len(tx.slants) == 1 else _CODES_DUAL
+        return cls(rx, tx, codes=codes if problem.signal_length <= _LARGE else _CODES_LARGE)
 
     def chunk(self, measured: Measurement) -> int:
         """Small enough to stay in cache."""

@@ -35,6 +35,8 @@ _LEAST, _UNIT = 1e-12, 2.0
 _NOISE = 1e-5, 1e3
 """The least and the most σ² that networks are told, far beyond what they are trained with."""
 _BATCH, _RATE = 128, 2e-3
+_TOWARDS_NOISE = 2.0
+"""Half of the training draws are in the lowest quarter of the range of SNRs, where spectra are hardest to find."""
 _SNRS_DB = (-10.0, 0.0, 10.0, 20.0)
 _VALIDATED = 300
 
@@ -145,7 +147,7 @@ def _features(energy: Tensor, seen: Tensor, noise_var: Tensor, logs: Tensor) -> 
 def fit_spectra(estimator: "ProductLMMSE", problem: ChannelProblem, plan: Fit) -> dict[str, Json]:
     """Fit within the budget; leaves `estimator` trained and says what was done."""
     clock = Clock(plan)
-    draws = PooledDraws.within(problem, plan)
+    draws = PooledDraws.within(problem, plan, towards_noise=_TOWARDS_NOISE)
     clock.report("channels")
     drawn = 0
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -51,6 +51,15 @@ def _directions(dtype: torch.dtype) -> Directions:
 
 def _lags(dtype: torch.dtype, batch: int = BATCH) -> LagCovariance:
     return DirectionCovariance(_positive((batch, 20), dtype, 3), _directions(dtype)).as_lags
+
+
+def _dual_lags(dtype: torch.dtype) -> LagCovariance:
+    """One product of polarisations and places."""
+    layout = LagLayout(DUAL, replace(TX, polarization="VH"))
+    of_places = _lags(dtype).materialize().reshape(BATCH, TX.elements, RX.elements, TX.elements, RX.elements)
+    both = _definite((BATCH, 4), dtype, 7).reshape(BATCH, 2, 2, 2, 2)
+    whole = torch.einsum("bacde,btrsu->batcrdseu", both, of_places)
+    return LagCovariance(layout.of_matrix(whole.reshape(BATCH, layout.tx.ports * DUAL.ports, -1)), layout)
 
 
 def _kronecker(dtype: torch.dtype, *, delay: bool) -> KroneckerCovariance:
@@ -112,6 +121,7 @@ CASES = [
     CovarianceCase("white", lambda dtype: WhiteCovariance(_positive((1,), dtype, 1).to(dtype), 12), NARROW),
     CovarianceCase("lags", _lags, NARROW),
     CovarianceCase("lags, shared", lambda dtype: _lags(dtype, 1), NARROW),
+    CovarianceCase("lags, dual polarised", _dual_lags),
     CovarianceCase(
         "directions", lambda dtype: DirectionCovariance(_positive((BATCH, 20), dtype, 3), _directions(dtype)), NARROW
     ),

@@ -22,13 +22,14 @@ from vlista_core.metrics import nmse_db
 
 
 @functools.cache
-def small_problem(chains: int = 0, pattern: str = "omni") -> ChannelProblem:
+def small_problem(chains: int = 0, pattern: str = "omni", dual: bool = False) -> ChannelProblem:
+    sent, received = ("cross", "VH") if dual else ("V", "V")
     return ChannelProblem(
         Scenario.model_validate(
             {
                 "name": f"small-{chains}",
-                "bs": {"rows": 2, "columns": 4, "yaw_spread": 60.0, "pattern": pattern},
-                "ue": {"rows": 2, "columns": 2, "yaw": 180.0, "yaw_spread": 180.0},
+                "bs": {"rows": 2, "columns": 4, "yaw_spread": 60.0, "pattern": pattern, "polarization": sent},
+                "ue": {"rows": 2, "columns": 2, "yaw": 180.0, "yaw_spread": 180.0, "polarization": received},
                 "frontend": {"pilots": 6, "bits": 2, "chains": chains},
                 "data": {"train": 2000},
             }
@@ -36,12 +37,12 @@ def small_problem(chains: int = 0, pattern: str = "omni") -> ChannelProblem:
     )
 
 
-def _batch(chains: int = 0) -> ChannelBatch:
-    return small_problem(chains).sample(5, seed=3, split="validation", snr_db=10.0)
+def _batch(chains: int = 0, dual: bool = False) -> ChannelBatch:
+    return small_problem(chains, dual=dual).sample(5, seed=3, split="validation", snr_db=10.0)
 
 
-def _setting(chains: int = 0) -> tuple[LagLayout, Tensor, ChannelBatch]:
-    problem, batch = small_problem(chains), _batch(chains)
+def _setting(chains: int = 0, dual: bool = False) -> tuple[LagLayout, Tensor, ChannelBatch]:
+    problem, batch = small_problem(chains, dual=dual), _batch(chains, dual)
     layout = LagLayout(*problem.arrays)
     assert batch.rays is not None
     return layout, layout.of_rays(problem.source, batch.rays), batch
@@ -58,21 +59,37 @@ def test_the_matrix_of_a_table_is_a_covariance_that_depends_on_distances_alone()
     assert int(layout.multiplicity.sum()) == 32 * 32
 
 
-def test_the_covariance_of_the_rays_is_that_of_the_channels() -> None:
-    fixed = small_problem().scenario.model_dump()
+def test_the_matrix_of_a_table_of_two_polarisations_depends_on_distances_and_polarisations_alone() -> None:
+    layout, table, _ = _setting(dual=True)
+    matrix = layout.matrix(table)
+    torch.testing.assert_close(matrix, matrix.mH, rtol=0, atol=1e-6)
+    assert float(torch.linalg.eigvalsh(matrix).min()) > -1e-4
+    ends = matrix.reshape(-1, 2, 4, 2, 2, 2, 2, 2, 4, 2, 2, 2, 2).permute(0, 1, 4, 7, 10, 2, 3, 5, 6, 8, 9, 11, 12)
+    grid = ends.flatten(0, 4)
+    torch.testing.assert_close(grid[:, 1:, 1:, 1:, 1:, 1:, 1:, 1:, 1:], grid[:, :-1, :-1, :-1, :-1, :-1, :-1, :-1, :-1])
+    torch.testing.assert_close(layout.of_matrix(matrix), table)
+    assert int(layout.multiplicity.sum()) == (4 * 32) ** 2
+    held = matrix.diagonal(dim1=1, dim2=2).real
+    torch.testing.assert_close(LagCovariance(table, layout).variances(), held)
+
+
+@pytest.mark.parametrize("dual", [False, True])
+def test_the_covariance_of_the_rays_is_that_of_the_channels(dual: bool) -> None:
+    fixed = small_problem(dual=dual).scenario.model_dump()
     fixed["bs"]["yaw_spread"] = fixed["ue"]["yaw_spread"] = 0.0
     problem = ChannelProblem(Scenario.model_validate(fixed))
     layout = LagLayout(*problem.arrays)
-    channels = problem.channels(4000, seed=0, split="train")
+    channels = problem.channels(12_000 if dual else 4000, seed=0, split="train")
     sampled = channels.mT @ channels.conj() / len(channels)
-    rays = problem.source.rays(range(200), seed=1, split="train")
+    rays = problem.source.rays(range(600 if dual else 200), seed=1, split="train")
     model = layout.matrix(layout.of_rays(problem.source, rays)).mean(0)
     assert float((model - sampled).norm() / sampled.norm()) < 0.05
 
 
+@pytest.mark.parametrize("dual", [False, True])
 @pytest.mark.parametrize("chains", [0, 2])
-def test_what_the_front_end_sees_is_exact_without_forming_the_covariance(chains: int) -> None:
-    layout, table, batch = _setting(chains)
+def test_what_the_front_end_sees_is_exact_without_forming_the_covariance(chains: int, dual: bool) -> None:
+    layout, table, batch = _setting(chains, dual)
     dense = batch.phi.materialize()
     whole, covariance = layout.matrix(table), LagCovariance(table, layout)
     maps: tuple[LinearMap, ...] = (batch.phi, DenseMap(dense))
@@ -82,20 +99,21 @@ def test_what_the_front_end_sees_is_exact_without_forming_the_covariance(chains:
     torch.testing.assert_close(covariance.apply(batch.signal), expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("dual", [False, True])
 @pytest.mark.parametrize("chains", [0, 2])
-def test_pulling_back_is_the_adjoint_of_seeing(chains: int) -> None:
-    layout, table, batch = _setting(chains)
+def test_pulling_back_is_the_adjoint_of_seeing(chains: int, dual: bool) -> None:
+    layout, table, batch = _setting(chains, dual)
     dense = batch.phi.materialize()
     m = dense.shape[1]
     matrix = torch.randn(5, m, m, dtype=torch.complex64, generator=torch.Generator().manual_seed(0))
     matrix = matrix + matrix.mH
     expected = ((dense @ layout.matrix(table) @ dense.mH) * matrix.mT).sum(dim=(1, 2)).real
-    weight = torch.full((layout.shape[0], 1), 2.0)
-    weight[0] = 1.0
     maps: tuple[LinearMap, ...] = (batch.phi, DenseMap(dense))
     for phi in maps:
         sums = BeamView(layout, phi).pulled_back(matrix)
-        torch.testing.assert_close((table * sums.conj() * weight).sum(dim=(1, 2)).real, expected, rtol=1e-4, atol=1e-3)
+        torch.testing.assert_close(
+            (table * sums.conj() * layout.sides).sum(dim=(1, 2)).real, expected, rtol=1e-4, atol=1e-3
+        )
 
 
 @functools.cache
