@@ -160,6 +160,17 @@ def test_the_proposition_holds_along_the_layers_of_a_model(kind: str) -> None:
         assert bool((check.error <= check.bound * (1 + 1e-9))[check.assumed].all())
 
 
+def test_a_start_with_few_measurements_is_not_nothing() -> None:
+    """Steps are small then; thresholds in units of the gradient left no entry, and no way to learn."""
+    problem = SyntheticProblem(length=200, rows=4, sparsity=0.05, snr_db=40.0)
+    model = DLISTA(LearnedDictionary.random(200, 200, generator=torch.Generator().manual_seed(0)))
+    batch = problem.sample(64, seed=9, split="train")
+    model.start_from(batch)
+    code = model.estimate(batch.y, batch.phi, batch.noise_var).code
+    assert code is not None
+    assert float((code != 0).float().mean()) > 0.1
+
+
 def test_calibration_starts_an_adaptive_stack_at_a_useful_error() -> None:
     problem = SyntheticProblem(length=100, rows=50, sparsity=0.05, snr_db=40.0)
     model = ADLISTA(LearnedDictionary(torch.eye(100)), layers=10)
