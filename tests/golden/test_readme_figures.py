@@ -1,10 +1,15 @@
-"""Every figure in a table of the README is a row of a committed study, to the last digit that is printed."""
+"""Every figure in a table of the README is a row of a committed study, to the last digit that is printed.
+
+So are the figures of its prose about the paper and about the accuracy of channel estimators. The sentences are found by their
+words: where one is rewritten, its test is too.
+"""
 
 from __future__ import annotations
 
 import json
 import math
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +46,20 @@ def _table(first: str) -> list[list[str]]:
 def _agrees(printed: str, value: float) -> bool:
     digits = len(printed.partition(".")[2])
     return math.isclose(float(printed.replace("−", "-")), round(value, digits), abs_tol=1e-9)
+
+
+def _prose(pattern: str) -> tuple[str, ...]:
+    """What the groups of the pattern have matched in the text, which must hold it once; line ends are spaces there."""
+    (found,) = re.finditer(pattern, " ".join(TEXT.split()))
+    return found.groups()
+
+
+def _numbers(text: str) -> list[str]:
+    return re.findall(r"−?\d[\d,]*(?:\.\d+)?(?<!,)", text)
+
+
+def _count(text: str) -> int:
+    return int(text.replace(",", ""))
 
 
 def test_accuracy() -> None:
@@ -117,6 +136,79 @@ def test_mnist_by_the_papers_recipe() -> None:
         )
         shown = [float(text.replace(",", "")) for text in spent]
         assert shown == [budget["steps"], budget["samples"], round(budget["seconds"])], name
+
+
+def test_prose_of_the_accuracy_table() -> None:
+    (channels,) = _prose(r"NMSE in dB of ([\d,]+) test channels \(`chanest evaluate`")
+    assert {row["channels"] for row in _rows("cdl_c_upa64x4")} == {_count(channels)}
+    steps, batch = _prose(r"`a-dlista` was trained for ([\d,]+) steps of (\d+) channels")
+    recipes = [row["recipe"] for row in _rows("cdl_c_upa64x4_a-dlista") if "recipe" in row]
+    assert recipes
+    for recipe in recipes:
+        assert (recipe["steps"], recipe["batch_size"]) == (_count(steps), _count(batch))
+
+
+def test_prose_of_the_seeds_at_half_size() -> None:
+    said = _prose(r"By the paper's recipe LISTA has ([\d., ]+), DLISTA ([\d., ]+) and A-DLISTA ([\d., ]+):")
+    for model, texts in zip(("lista", "dlista", "a-dlista"), said, strict=True):
+        rows = [row for row in _rows("paper/mnist-half") if (row["model"], row.get("recipe")) == (model, "paper")]
+        values = {row["seed"]: row["ssim"] for row in rows if row["measurements"] == 25}
+        assert len(_numbers(texts)) == len(values)
+        assert all(_agrees(text, values[seed]) for seed, text in enumerate(_numbers(texts))), model
+
+
+def test_prose_of_vlistas_deviations_and_intervals() -> None:
+    rows = {(row["model"], row["seed"]): row for row in _rows("paper/calibration-half")}
+    samples, entries, steps, seed, covered = _prose(
+        r"deviations vary by ([\d.]+) % over samples and ([\d.]+) % over entries after (\d+) steps \(seed (\d)\), and its own "
+        r"90 % intervals cover ([\d.]+) %"
+    )
+    row = rows["vlista", int(seed)]
+    ended = row["trace"][-1]
+    for text, key in ((samples, "over_samples"), (entries, "over_entries")):
+        assert _agrees(text, 100 * sum(ended[key]) / len(ended[key])), key
+    assert row["budget"]["steps"] == int(steps)
+    assert _agrees(covered, 100 * row["raw"]["coverage"]["90"])
+
+
+def test_prose_of_vlista_against_one_deviation() -> None:
+    rows = {(row["model"], row["seed"]): row for row in _rows("paper/calibration-half")}
+    *likelihoods, bound = _prose(
+        r"the log likelihood of test pixels is better by ([\d.]+) and ([\d.]+) nats \(two seeds\); the bound is ([\d.]+) nats "
+        r"better for one"
+    )
+
+    def gains(value: Callable[[dict[str, Any]], float]) -> list[float]:
+        return [value(rows["vlista", seed]) - value(rows["vlista-constant", seed]) for seed in range(2)]
+
+    for text, gain in zip(likelihoods, gains(lambda row: row["raw"]["log_likelihood"]), strict=True):
+        assert _agrees(text, gain)
+    assert _agrees(bound, max(gains(lambda row: -min(entry[2] for entry in row["history"]))))
+
+
+def test_prose_of_synthetic_vectors() -> None:
+    samples, places, said = _prose(
+        r"median NMSE in dB of ([\d,]+) test samples at m = ([\d, and]+): (.*?): three layers are few"
+    )
+    rows = [row for row in _rows("paper/synthetic") if row["phi"] == "varying"]
+    medians = {(row["model"], row["measurements"]): row["nmse_db"] for row in rows}
+    names = {
+        "LISTA": "lista", "A-DLISTA": "a-dlista", "DLISTA": "dlista", "A-DLISTA, adaptive": "a-dlista-adaptive",
+        "NALISTA with the weights of each Φ": "nalista-per-sample", "ISTA with 300 iterations": "ista",
+    }  # fmt: skip
+    parts = re.findall(r"([^;]*?)((?:−[\d.]+\d, ){3}−[\d.]+\d)", re.sub(r"\*+", "", said))
+    assert {label.strip(" ;.").removesuffix(" has").rstrip(",") for label, _ in parts} == set(names)
+    for label, figures in parts:
+        model = names[label.strip(" ;.").removesuffix(" has").rstrip(",")]
+        for m, text in zip(_numbers(places), _numbers(figures), strict=True):
+            assert _agrees(text, medians[model, int(m)]), (model, m)
+    assert {row["test_samples"] for row in rows if row["model"] in names.values()} == {_count(samples)}
+
+
+def test_prose_of_the_table_by_our_recipe() -> None:
+    images, few = _prose(r"SSIM of ([\d,]+) test images \(BCS: (\d+)\)")
+    for row in _rows("paper/mnist"):
+        assert row["test_samples"] == _count(few if row["model"] == "bcs" else images)
 
 
 def test_every_source() -> None:

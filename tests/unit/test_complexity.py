@@ -30,10 +30,11 @@ def _weights(b: int) -> torch.Tensor:
     return torch.randn(M, b, generator=torch.Generator().manual_seed(0))
 
 
-def _convolutions() -> int:
-    """Four of 3×3 and stride 2 on ΦΨ, a layer of 120 to 25, two heads."""
-    total, height, width = 120 * 25 + 2 * 25, M, B
-    for _ in range(4):
+def _augmentation() -> int:
+    """Four convolutions of 3×3 and stride 2, the first in part on Ψ, then a product; a layer of 120 to 25, two heads."""
+    total, height, width = 120 * 25 + 2 * 25, M // 2, B // 2
+    total += 9 * N * width + height * 3 * N * width
+    for _ in range(3):
         height, width = (height + 1) // 2, (width + 1) // 2
         total += 9 * height * width
     return total
@@ -65,7 +66,7 @@ MODELS: dict[str, tuple[UnfoldedModel, int]] = {
     ),
     "a-dlista paper": (
         ADLISTA(_dictionary(), augmentation="paper"),
-        5 * PRODUCT + N * B + 3 * (M * N * B + _convolutions()),
+        5 * PRODUCT + N * B + 3 * _augmentation(),
     ),
 }
 

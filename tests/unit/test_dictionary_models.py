@@ -14,7 +14,7 @@ from vlista_core.dictionaries import LearnedDictionary
 from vlista_core.linops import DenseMap
 from vlista_core.metrics import nmse_db
 from vlista_core.models import ADLISTA, DLISTA, VLISTA, UnfoldedModel
-from vlista_core.models.augmentation import Adaptation, Augmentation, LayerState
+from vlista_core.models.augmentation import Adaptation, Augmentation, LayerState, convolved_product
 from vlista_core.models.distributions import Gaussian
 from vlista_core.models.vlista import gaussian_log_likelihood
 from vlista_core.problems import Batch
@@ -48,6 +48,21 @@ class Constant(Augmentation):
     def forward(self, state: LayerState) -> Adaptation:
         one = torch.ones_like(state.noise_var)[:, None]
         return Adaptation(self.step * one, self.threshold * one)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(7, 5, 6), (8, 9, 11), (1, 3, 1)])
+def test_the_first_convolution_is_that_of_the_formed_product(dtype: torch.dtype, shape: tuple[int, int, int]) -> None:
+    (m, n, b), generator = shape, torch.Generator().manual_seed(0)
+    phi, psi = (torch.randn(3, *size, dtype=dtype, generator=generator) for size in ((m, n), (n, b)))
+    parts = torch.randn(2 if dtype.is_complex else 1, 3, 3, dtype=torch.float64, generator=generator)
+    formed = phi @ psi
+    image = torch.view_as_real(formed).movedim(-1, 1) if dtype.is_complex else formed[:, None]
+    kernel = torch.complex(parts[0], -parts[1]) if dtype.is_complex else parts[0]
+    expected = torch.nn.functional.conv2d(image, parts[None], stride=2, padding=1)[:, 0]
+    torch.testing.assert_close(convolved_product(phi, psi, kernel), expected)
+    shared = torch.nn.functional.conv2d(image[:1], parts[None], stride=2, padding=1)[:, 0]
+    torch.testing.assert_close(convolved_product(phi[:1], psi[:1], kernel), shared)
 
 
 def test_parameter_counts_are_those_printed_in_the_paper() -> None:
@@ -143,6 +158,17 @@ def test_the_proposition_holds_along_the_layers_of_a_model(kind: str) -> None:
         assert check.assumed.any()
         assert int(check.false_positives[check.assumed].sum()) == 0
         assert bool((check.error <= check.bound * (1 + 1e-9))[check.assumed].all())
+
+
+def test_a_start_with_few_measurements_is_not_nothing() -> None:
+    """Steps are small then; thresholds in units of the gradient left no entry, and no way to learn."""
+    problem = SyntheticProblem(length=200, rows=4, sparsity=0.05, snr_db=40.0)
+    model = DLISTA(LearnedDictionary.random(200, 200, generator=torch.Generator().manual_seed(0)))
+    batch = problem.sample(64, seed=9, split="train")
+    model.start_from(batch)
+    code = model.estimate(batch.y, batch.phi, batch.noise_var).code
+    assert code is not None
+    assert float((code != 0).float().mean()) > 0.1
 
 
 def test_calibration_starts_an_adaptive_stack_at_a_useful_error() -> None:

@@ -168,8 +168,8 @@ def test_a_cell_of_detection_holds_every_noise_level(model: str, toys: Context, 
     experiment = OutOfDistribution(images=4, draws=3)
     record = _run(experiment, toys, model=model, seed=0)
     cell: dict[str, Any] = dict(record.row)
-    words = "" if model == "bcs" else ".paper"
-    assert (tmp_path / f"ood.{model}{words}.m100.s0.safetensors").exists()
+    words = "" if model == "bcs" else ".recipe-paper"
+    assert (tmp_path / f"ood.{model}.m100.s0{words}.safetensors").exists()
     assert cell["test_samples"] == 8
     assert list(cell["p_values"]) == list(cell["auroc"]) == list(ood.NOISE)
     assert all(0.0 <= p <= 1.0 for p in cell["p_values"].values())
@@ -189,8 +189,8 @@ def test_a_cell_of_calibration_uses_the_tables_network(model: str, toys: Context
     experiment = Calibration(test_images=5, validation_images=4, draws=3)
     record = _run(experiment, toys, model=model)
     cell: dict[str, Any] = dict(record.row)
-    words = "" if model == "bcs" else ".paper"
-    assert (tmp_path / f"mnist.{model}{words}.m100.s0.safetensors").exists()
+    words = "" if model == "bcs" else ".recipe-paper"
+    assert (tmp_path / f"mnist.{model}.m100.s0{words}.safetensors").exists()
     assert cell["test_samples"] == 5
     for form in ("raw", "scaled"):
         covered = list(cell[form]["coverage"].values())
@@ -241,7 +241,7 @@ def test_cells_of_reconstructions_hold_the_pictures(toys: Context, tmp_path: Pat
     names = ("canonical", "vlista")
     records = [_run(experiment, toys, model=model, measurements=100, data="cifar10") for model in names]
     cells: list[dict[str, Any]] = [dict(record.row) for record in records]
-    assert (tmp_path / "cifar10.vlista.paper.m100.s0.safetensors").exists()
+    assert (tmp_path / "cifar10.vlista.m100.s0.recipe-paper.safetensors").exists()
     for cell in cells:
         assert len(cell["images"]) == len(cell["truth"]) == len(cell["ssim_each"]) == cell["test_samples"] == 6
         shown = [unpacked(text, (SIDE, SIDE)) for text in cell["truth"]]

@@ -87,6 +87,17 @@ def test_a_cell_gives_its_figure_again(model: str, recipe: str | None, tmp_path:
 
 
 @pytest.mark.usefixtures("short")
+def test_weights_are_called_as_their_cell_and_by_size(tmp_path: Path) -> None:
+    """--restart removes what begins with the name of a cell; both sizes may run in one folder."""
+    half = Mnist(size="half", test_images=40)
+    for table in (VARYING, half):
+        _run(table, "lista", "paper", tmp_path)
+    name = VARYING.cell_id({"model": "lista", "measurements": 40, "seed": 1, "recipe": "paper"})
+    found = sorted(path.name for path in tmp_path.glob("*.safetensors"))
+    assert found == [f"{name}.half.safetensors", f"{name}.safetensors"]
+
+
+@pytest.mark.usefixtures("short")
 def test_a_cell_says_when_it_passed_the_printed_figure(tmp_path: Path) -> None:
     result = _run(VARYING, "dlista", "ours", tmp_path, m=100)
     seconds, spent = float(str(result["seconds_to_printed"])), result["budget"]

@@ -101,7 +101,9 @@ class ImageExperiment(Experiment):
             fixed_phi_seed=seed if fixed else None, classes=classes, device=self.device,
         )  # fmt: skip
         recipe = str(cell["recipe"]) if "recipe" in cell else None
-        words = [table, model, *([recipe] if recipe else []), f"m{m}", f"s{seed}"]
+        # As the cell of the table is called, so that --restart finds it, and by size.
+        words = [table, model, f"m{m}", f"s{seed}", *([f"recipe-{recipe}"] if recipe else [])]
+        words += [] if self.size == "full" else [self.size]
         weights = context.scratch / f"{'.'.join(words)}.safetensors"
         estimator, details = fit(model, recipe, problem, seed, weights)
         return estimator, problem.on("cpu"), details

@@ -44,8 +44,9 @@ PATIENCE, DROPS = 4, 2
 PRIOR_SHARE = 16
 DOUBT = 0.1
 """Of VLISTA: the share of the error that its doubt may be, which sets δ."""
-CAPS = {"lista": (2000, 800), "dlista": (2000, 800), "a-dlista": (800, 80), "vlista": (80, 20)}
-"""Most steps, by network: at half size and at full size."""
+CAPS = {"lista": (2000, 800, 400), "dlista": (2000, 1000, 400), "a-dlista": (800, 80, 40), "vlista": (80, 20, 10)}
+"""Most steps, by network: at half size, at full size, and there with more than `_MANY` measurements."""
+_MANY = 100
 _SELDOM, _OFTEN = 50, 10
 """Steps between validations; the second where a step takes seconds."""
 NETWORKS = (*CAPS, "vlista-constant")
@@ -64,12 +65,13 @@ _HALF = 400
 def recipe_for(name: str, problem: ImageProblem) -> "PaperRecipe":
     """The paper's recipe for one of its networks."""
     name, large = name.removesuffix("-constant"), problem.signal_length > _HALF
+    cap = CAPS[name][large + (large and problem.measurements > _MANY)]
     if name != "vlista":
         slow = large and name == "a-dlista"
-        return PaperRecipe(CAPS[name][large], validate_every=_OFTEN if slow else _SELDOM)
+        return PaperRecipe(cap, validate_every=_OFTEN if slow else _SELDOM)
     dictionaries = 128 * problem.signal_length**2
     slices = min(128, 2 ** math.ceil(math.log2(max(1.0, dictionaries / _ENTRIES))))
-    return PaperRecipe(CAPS[name][large], slices=slices, validate_every=_OFTEN, validation_samples=64)
+    return PaperRecipe(cap, slices=slices, validate_every=_OFTEN, validation_samples=64)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from vlista_core.problems import Batch
 STEADY_STEPS = (0.3, 0.4, 0.5, 0.6, 0.8, 1.0)
 """Steps that deep stacks on analytic weights try."""
 _LEVELS = (0.3, 0.5, 0.7, 0.9, 1.1, 1.4, 1.8, 2.3, 3.0)
-"""Thresholds that are tried, in units of the root mean square of the gradient."""
+"""Thresholds that are tried, in units of the root mean square of the gradient (`steady_layers`) or of a step along it."""
 _LEAST = 1e-6
 _LOWEST, _HIGHEST = -12.0, 8.0
 """Range of ln σ² that `NoiseScale` tells apart."""
@@ -117,6 +117,7 @@ def greedy_layers(
 ) -> list[LayerChoice]:
     """The step and threshold of each layer that leave the least error after it, given the layers before.
 
+    Thresholds are tried in units of a step: where steps are small, those in units of the gradient leave nothing but zeros.
     signal: s [batch, n]; steps: those to try; unit: what thresholds are multiplied with, [1, 1] or [batch, 1].
     """
     code, chosen = recursion.start, []
@@ -125,8 +126,9 @@ def greedy_layers(
         scale = float(direction.abs().square().mean().sqrt())
         best = LayerChoice(float("inf"), steps[0], scale)
         for step, level in product(steps, _LEVELS):
-            new = recursion.shrink(t, code + step * direction, level * scale * unit)
-            best = min(best, LayerChoice(recursion.error(new, signal), step, level * scale))
+            threshold = level * step * scale
+            new = recursion.shrink(t, code + step * direction, threshold * unit)
+            best = min(best, LayerChoice(recursion.error(new, signal), step, threshold))
         code = recursion.shrink(t, code + best.step * direction, best.threshold * unit)
         chosen.append(best)
     return chosen
