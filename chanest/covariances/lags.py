@@ -132,8 +132,8 @@ class LagLayout:
             cluster_products(
                 source,
                 rays.select(some),
-                lambda steering: _mean_lags(steering, self.rx)[..., -receive:],
-                lambda steering: _mean_lags(steering, self.tx),
+                lambda steering: mean_lags(steering, self.rx)[..., -receive:],
+                lambda steering: mean_lags(steering, self.tx),
             )
             for some in blocks
         ]
@@ -284,7 +284,7 @@ def sums_at_lags(layout: LagLayout, pairs: Tensor) -> Tensor:
     return (flat @ chosen).permute(0, 3, 1, 2)
 
 
-def _mean_lags(steering: Tensor, array: Array) -> Tensor:
+def mean_lags(steering: Tensor, array: Array) -> Tensor:
     """Mean over the rays of a cluster of exp(j·phase·lag). steering: [batch, clusters, rays, N] -> [batch, clusters, lags]."""
     grid = steering.reshape(*steering.shape[:3], array.columns, array.rows)
     grid = grid / grid[..., :1, :1]
