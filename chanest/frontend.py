@@ -196,7 +196,8 @@ def _on_each(matrix: Tensor, columns: Tensor) -> Tensor:
     if columns.shape[1] == 1:
         return matrix[:, None] @ columns
     side_by_side = columns.transpose(1, 2).flatten(2)
-    return (matrix @ side_by_side).unflatten(2, columns.shape[1::2]).transpose(1, 2)
+    product: Tensor = (matrix @ side_by_side).unflatten(2, columns.shape[1::2])
+    return product.transpose(1, 2)
 
 
 def _check_beams(transmit: Tensor, combiner: Tensor | None, antennas: int) -> None:

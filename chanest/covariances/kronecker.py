@@ -58,7 +58,9 @@ class KroneckerCovariance(Covariance):
         if self.delay is None:
             return self._summed_over_terms(phi)
         terms, delay = self.terms_seen(phi.one_subcarrier()), self.delay
-        pairs = (delay.flatten(2).mT @ terms.flatten(2)).unflatten(2, terms.shape[2:]).unflatten(1, delay.shape[2:])
+        pairs: Tensor = (
+            (delay.flatten(2).mT @ terms.flatten(2)).unflatten(2, terms.shape[2:]).unflatten(1, delay.shape[2:])
+        )
         return pairs.transpose(2, 3).flatten(3).flatten(1, 2)
 
     def terms_seen(self, phi: BeamformingMap) -> Tensor:
@@ -146,4 +148,3 @@ class KroneckerPosterior(Posterior):
         """(U ⊗ V) x. vectors: [batch, k, m] -> [batch, k, m]."""
         grid = vectors.reshape(*vectors.shape[:2], self.tx.shape[1], self.rx.shape[1])
         return (self.tx[:, None] @ grid @ self.rx.mT[:, None]).flatten(2)
-

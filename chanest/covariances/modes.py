@@ -14,10 +14,35 @@ from torch import Tensor
 
 from chanest.covariances.kronecker import KroneckerCovariance
 from chanest.frontend import BeamformingMap
+from chanest.problem import ChannelProblem
 from vlista_core.estimate import Measurement
 from vlista_core.gaussian import Covariance, Posterior, condition
 from vlista_core.linops import LinearMap
 from vlista_core.prox import squared_modulus
+
+_OUTSIDE = 3e-5
+"""Share of the power of the channels that may lie outside the delay modes together: 45 dB below the channel."""
+_LEAST_SHARE = 1e-2
+"""As in `vlista_core.gaussian`: least variance of an entry, as a share of the mean over its sample."""
+_BLOCK = 100
+
+
+def delay_modes(problem: ChannelProblem, samples: int, *, seed: int) -> tuple[Tensor, Tensor]:
+    """The main directions of the subcarriers over training channels, and the power of each: [S, D] complex64, and [D].
+
+    The powers, the strongest first, are those of E hhᴴ over the subcarriers, with S for their sum.
+    """
+    subcarriers = problem.subcarriers
+    total = torch.zeros(subcarriers, subcarriers, dtype=torch.complex128)
+    for start in range(0, samples, _BLOCK):
+        h = problem.channels(min(_BLOCK, samples - start), seed=seed, split="train", start=start)
+        grid = h.unflatten(1, (subcarriers, -1)).transpose(0, 1).flatten(1)
+        total += grid @ grid.mH
+    values, vectors = torch.linalg.eigh(total)
+    values, vectors = values.flip(0).clamp_min(0.0), vectors.flip(1)
+    outside = 1.0 - values.cumsum(0) / values.sum()
+    count = int((outside > _OUTSIDE).sum()) + 1
+    return vectors[:, :count].to(torch.complex64), (values[:count] * subcarriers / values.sum()).float()
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,10 +177,6 @@ class ModePosterior(Posterior):
         raise ValueError("a posterior in delay modes whitens no block of the subcarriers; ask it for `variance`")
 
 
-_LEAST_SHARE = 1e-2
-"""As in `vlista_core.gaussian`: least variance of an entry, as a share of the mean over its sample."""
-
-
 @dataclass(frozen=True, eq=False)
 class SeparableCovariance(Covariance):
     """R' = diag(λ) ⊗ R₁ over delay modes: each is a narrowband channel of its own power, none knows of the others."""
@@ -184,7 +205,8 @@ class SeparableCovariance(Covariance):
         self._check_input("x", x, self.length)
         (_, count), parts = self.powers.shape, x.reshape(-1, self.space.length)
         space = self.space.select(torch.arange(len(x), device=x.device).repeat_interleave(count))
-        return (self.powers[..., None] * space.apply(parts).unflatten(0, (-1, count))).flatten(1)
+        seen: Tensor = space.apply(parts).unflatten(0, (-1, count))
+        return (self.powers[..., None] * seen).flatten(1)
 
     def blocks_seen(self, phi: LinearMap) -> Tensor | None:
         block, count = phi.blocks()
@@ -239,7 +261,8 @@ class DecoupledCovariance(Covariance):
         if not isinstance(block, BeamformingMap) or count != self.powers.shape[1]:
             return None
         terms = self.joint.terms_seen(block)
-        return (self.powers @ terms.flatten(2)).unflatten(2, terms.shape[2:])
+        blocks: Tensor = (self.powers @ terms.flatten(2)).unflatten(2, terms.shape[2:])
+        return blocks
 
     def mixture(self, weights: Tensor) -> "DecoupledCovariance":
         return DecoupledCovariance(self.joint.mixture(weights))

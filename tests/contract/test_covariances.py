@@ -16,8 +16,8 @@ from chanest.covariances.directions import DirectionCovariance, Directions
 from chanest.covariances.grid import GridCovariance
 from chanest.covariances.kronecker import KroneckerCovariance
 from chanest.covariances.lags import LagCovariance, LagLayout
-from chanest.covariances.offgrid import PathCovariance, Paths
 from chanest.covariances.modes import DecoupledCovariance, ModeCovariance, SeparableCovariance
+from chanest.covariances.offgrid import PathCovariance, Paths
 from chanest.dictionaries import Link, angular_dictionary
 from chanest.frontend import BeamformingMap
 from vlista_core.gaussian import Covariance, DenseCovariance, WhiteCovariance

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from functools import cache
+from pathlib import Path
+
 import pytest
 import torch
 
+from chanest.covariances.modes import delay_modes
+from chanest.estimators.lmmse import LMMSE
 from chanest.estimators.ls import LS
+from chanest.fit import Fit
 from chanest.frontend import BeamformingMap
 from chanest.problem import ChannelBatch, ChannelProblem
 from chanest.scenario import ArraySection, CdlSection, DataSection, FrontendSection, Scenario
+from chanest.uncertainty.noise import NoiseModel
+from chanest.weights import get_estimator
+from chanest.weights.training import save_estimator
 from vlista_core.linops import DenseMap
+from vlista_core.metrics import nmse_db
 
 
 def _problem(subcarriers: int = 8, pilots: int = 6, chains: int = 0) -> ChannelProblem:
@@ -58,3 +68,55 @@ def test_least_squares_has_the_variance_of_probes() -> None:
     expected = batch.noise_var[:, None] * (rows @ inverse @ rows.mH).diagonal(dim1=1, dim2=2).real
     assert got is not None
     assert torch.allclose(got, expected, rtol=1e-3)
+
+
+@cache
+def _fitted() -> LMMSE:
+    estimator = LMMSE.build(_problem())
+    estimator.fit(_problem(), Fit(steps=4))
+    return estimator
+
+
+def test_lmmse_takes_every_delay_mode_by_itself() -> None:
+    problem, estimator = _problem(), _fitted()
+    batch = problem.sample(3, seed=1, snr_db=10.0)
+    found = estimator.estimate(batch.y, batch.phi, batch.noise_var)
+    prior = estimator.covariance().materialize()
+    assert len(estimator.delay_modes().mT) < problem.subcarriers
+    matrix = batch.phi.materialize()
+    noise = batch.noise_var[:, None, None] * torch.eye(matrix.shape[1])
+    gain = prior @ matrix.mH @ torch.cholesky_inverse(torch.linalg.cholesky(matrix @ prior @ matrix.mH + noise))
+    assert torch.allclose(found.signal, (gain @ batch.y[..., None])[..., 0], atol=1e-4)
+    variance = (prior - gain @ matrix @ prior).diagonal(dim1=1, dim2=2).real
+    assert found.variance is not None
+    assert torch.allclose(found.variance, variance.maximum(0.01 * variance.mean(1, keepdim=True)), rtol=1e-2)
+
+
+def test_delay_modes_bring_what_apart_subcarriers_lack() -> None:
+    narrow = LMMSE.build(_problem(1))
+    narrow.fit(_problem(1), Fit(steps=4))
+    for snr_db in (0.0, 10.0):
+        batch = _problem().sample(32, seed=2, snr_db=snr_db)
+        alone = [narrow.estimate(y, phi, batch.noise_var).signal for y, phi in _each_subcarrier(batch)]
+        joint = _fitted().estimate(batch.y, batch.phi, batch.noise_var).signal
+        assert nmse_db(joint, batch.signal) < nmse_db(torch.cat(alone, 1), batch.signal) - 1.0
+
+
+def test_what_lies_beside_the_delay_modes_tells_the_noise() -> None:
+    problem = _problem(32)
+    modes, _ = delay_modes(problem, 200, seed=0)
+    noise = NoiseModel(modes=lambda: modes)
+    for snr_db in (0.0, 20.0):
+        batch = problem.sample(32, seed=3, snr_db=snr_db)
+        found = 10 * noise.estimate(batch.y, batch.phi).log10()
+        assert float((found + snr_db).abs().max()) < 2.0
+        assert abs(float(found.mean()) + snr_db) < 0.3
+
+
+def test_lmmse_goes_to_a_file_and_back(tmp_path: Path) -> None:
+    problem, path = _problem(), tmp_path / "wide.lmmse.safetensors"
+    save_estimator(_fitted(), problem, path, facts={})
+    batch = problem.sample(3, seed=1, snr_db=10.0)
+    loaded = get_estimator("lmmse", problem, weights=path).estimate(batch.y, batch.phi, batch.noise_var)
+    expected = _fitted().estimate(batch.y, batch.phi, batch.noise_var)
+    assert torch.equal(loaded.signal, expected.signal)

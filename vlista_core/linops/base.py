@@ -96,7 +96,7 @@ class LinearMap(ABC):
         return self, 1
 
     def blocks(self) -> "tuple[LinearMap, int]":
-        """A₁ and k where A = I_k ⊗ A₁, one map on every part of the input: for work on matrices themselves. A and 1 otherwise."""
+        """A₁ and k where A = I_k ⊗ A₁, one map for every part of the input; A and 1 otherwise. For work on matrices."""
         return self, 1
 
     def apply_block(self, x: Tensor) -> Tensor:

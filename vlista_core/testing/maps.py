@@ -53,10 +53,10 @@ def check_matrix(case: MapCase, dtype: torch.dtype) -> None:
     }
     for name, (got, expected) in pairs.items():
         check_close(f"{case.name}: {name} and that of the matrix", got, expected, _TOLERANCE)
-    block, count = a.blocks()
+    one, count = a.blocks()
     if count > 1:
         identity = torch.eye(count, dtype=matrix.dtype)
-        expected = torch.einsum("kl,bmn->bkmln", identity, block.materialize()).reshape(matrix.shape)
+        expected = torch.einsum("kl,bmn->bkmln", identity, one.materialize()).reshape(matrix.shape)
         check_close(f"{case.name}: I ⊗ its block", matrix, expected, _TOLERANCE)
     if a.rows_orthonormal:
         identity = torch.eye(m, dtype=dtype)
