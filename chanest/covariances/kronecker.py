@@ -51,17 +51,25 @@ class KroneckerCovariance(Covariance):
         return terms.sum(2).flatten(1)
 
     def seen(self, phi: LinearMap) -> Tensor:
-        """Chains c of pilot t and c' of t' have Σ_k (f_tᵀT_k f_t'*)·(w_tcᴴ S_k w_t'c'); times D_k over subcarriers."""
+        """Chains c of pilot t and c' of t' have Σ_k (f_tᵀT_k f_t'*)·(w_tcᴴ S_k w_t'c'); times D_k over subcarriers.
+
+        The blocks of two subcarriers are mirrored, so that half of them are worked out.
+        """
         subcarriers = 1 if self.delay is None else self.delay.shape[2]
         if not isinstance(phi, BeamformingMap) or phi.subcarriers != subcarriers:
             return super().seen(phi)
         if self.delay is None:
             return self._summed_over_terms(phi)
-        terms, delay = self.terms_seen(phi.one_subcarrier()), self.delay
-        pairs: Tensor = (
-            (delay.flatten(2).mT @ terms.flatten(2)).unflatten(2, terms.shape[2:]).unflatten(1, delay.shape[2:])
-        )
-        return pairs.transpose(2, 3).flatten(3).flatten(1, 2)
+        terms, (first, second) = self.terms_seen(phi.one_subcarrier()), torch.tril_indices(subcarriers, subcarriers)
+        blocks = self.delay[:, :, first, second].mT @ terms.flatten(2)
+        size = terms.shape[2]
+        whole = blocks.new_empty(len(blocks), subcarriers, size, subcarriers, size)
+        for k, (i, j) in enumerate(zip(first.tolist(), second.tolist(), strict=True)):
+            block: Tensor = blocks[:, k].unflatten(1, (size, size))
+            whole[:, i, :, j] = block
+            if i != j:
+                whole[:, j, :, i] = block.mH
+        return whole.flatten(3).flatten(1, 2)
 
     def terms_seen(self, phi: BeamformingMap) -> Tensor:
         """Φ₁(T_k ⊗ S_k)Φ₁ᴴ of one subcarrier, term by term: [batch, terms, m, m]."""

@@ -113,14 +113,31 @@ class ModeCovariance(Covariance):
 
     def posterior(self, measured: Measurement, probes: LinearMap | None) -> "ModePosterior | None":
         """Through the modes of y, where every subcarrier is measured alike."""
-        phi, (subcarriers, count) = measured.phi, self.modes.shape[1:]
-        if not isinstance(phi, BeamformingMap) or phi.subcarriers != subcarriers:
+        phi, subcarriers = measured.phi, self.modes.shape[1]
+        if not _serves_alike(phi, subcarriers):
             return None
-        seen = ModesMap(self.modes[0], phi.shape[0] // subcarriers)
-        y = seen.adjoint(measured.y)
-        inner = Measurement(y, phi.on_modes(count), measured.noise_var)
+        inner = in_modes(measured, self.modes[0])
         found = condition(self.within, inner, None if probes is None else probes @ self.map)
-        return ModePosterior(self, measured, found.factor, probes, found, seen)
+        return ModePosterior(
+            self, measured, found.factor, probes, found, ModesMap(self.modes[0], phi.shape[0] // subcarriers)
+        )
+
+
+def in_modes(measured: Measurement, modes: Tensor) -> Measurement:
+    """The measurement of h' where h = (U ⊗ I) h': that of the modes of y where all subcarriers are measured alike.
+
+    modes: U, [S, D].
+    """
+    phi, (subcarriers, count) = measured.phi, modes.shape
+    if not _serves_alike(phi, subcarriers):
+        return Measurement(measured.y, phi @ ModesMap(modes, phi.shape[1] // subcarriers), measured.noise_var)
+    assert isinstance(phi, BeamformingMap)
+    y = ModesMap(modes, phi.shape[0] // subcarriers).adjoint(measured.y)
+    return Measurement(y, phi.on_modes(count), measured.noise_var)
+
+
+def _serves_alike(phi: LinearMap, subcarriers: int) -> bool:
+    return isinstance(phi, BeamformingMap) and phi.subcarriers == subcarriers
 
 
 @dataclass(frozen=True, eq=False)
