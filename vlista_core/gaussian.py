@@ -50,6 +50,13 @@ class Covariance(LinearMap):
         """The posterior by a structure of ΦRΦᴴ that makes it cheaper than a Cholesky factor of C; None where there is none."""
         return None
 
+    def blocks_seen(self, phi: LinearMap) -> Tensor | None:
+        """The blocks of ΦRΦᴴ where nothing lies beside them: [batch or 1, blocks, m / blocks, m / blocks].
+
+        One block where all are alike; None where ΦRΦᴴ is not known to be block diagonal.
+        """
+        return None
+
     def variances(self) -> Tensor:
         """The diagonal of R: [batch or 1, n]."""
         return self.materialize().diagonal(dim1=1, dim2=2).real
@@ -117,6 +124,10 @@ class WhiteCovariance(Covariance):
 
     def seen(self, phi: LinearMap) -> Tensor:
         return self.power[:, None, None] * phi.gram()
+
+    def blocks_seen(self, phi: LinearMap) -> Tensor | None:
+        block, count = phi.blocks()
+        return None if count == 1 else self.seen(block)[:, None]
 
     def variances(self) -> Tensor:
         return self.power.real[:, None].expand(-1, self.size)
@@ -212,6 +223,42 @@ class Posterior:
 
 
 @dataclass(frozen=True, eq=False)
+class BlockPosterior(Posterior):
+    """The same where C has blocks on its diagonal and nothing beside them. `factor` holds theirs: [batch or 1, blocks, k, k],
+    one where all blocks are alike."""
+
+    @property
+    def _blocks(self) -> int:
+        return self.measured.y.shape[1] // self.factor.shape[3]
+
+    @cached_property
+    def log_evidence(self) -> Tensor:
+        fit = (self.measured.y.conj() * self.whitened).real.sum(1)
+        pivots = 2 * self.factor.diagonal(dim1=2, dim2=3).real.log().sum(2)
+        log_volume = pivots.expand(-1, self._blocks).sum(1)
+        return -(fit + log_volume) * (1.0 if self.measured.y.is_complex() else 0.5)
+
+    @cached_property
+    def precision(self) -> Tensor:
+        inverse = torch.cholesky_inverse(self.factor).expand(-1, self._blocks, -1, -1)
+        whole = inverse.new_zeros(len(inverse), *2 * inverse.shape[1:3])
+        for k in range(self._blocks):
+            whole[:, k, :, k] = inverse[:, k]
+        return whole.flatten(3).flatten(1, 2)
+
+    def solve(self, right: Tensor) -> Tensor:
+        parts = right.reshape(len(right), self._blocks, -1)
+        if self.factor.shape[1] == 1:
+            return torch.cholesky_solve(parts.mT, self.factor[:, 0]).mT.flatten(1)
+        return torch.cholesky_solve(parts[..., None], self.factor).flatten(1)
+
+    def whiten(self, block: Tensor) -> Tensor:
+        parts = block.reshape(len(block), self._blocks, -1, block.shape[2])
+        white: Tensor = torch.linalg.solve_triangular(self.factor, parts, upper=False)
+        return white.flatten(1, 2)
+
+
+@dataclass(frozen=True, eq=False)
 class LowRankPosterior(Posterior):
     """The same for R = UUᴴ, through G = (ΦU)ᴴΦU + σ²I: the mean is UG⁻¹(ΦU)ᴴy. `factor` is that of G."""
 
@@ -273,6 +320,11 @@ def condition(
         return LowRankPosterior(prior, measured, cholesky(gram), probes)
     if floor == 0.0 and (found := prior.posterior(measured, probes)) is not None:
         return found
+    if (blocks := prior.blocks_seen(measured.phi)) is not None:
+        blocks = blocks.expand(len(measured.noise_var), -1, -1, -1)
+        noise_var = measured.noise_var.repeat_interleave(blocks.shape[1])
+        factor = _definite(_with_noise(blocks.flatten(0, 1), noise_var, floor), noise_var)
+        return BlockPosterior(prior, measured, factor.reshape(blocks.shape), probes)
     total = _with_noise(prior.seen(measured.phi), measured.noise_var, floor)
     return Posterior(prior, measured, _definite(total, measured.noise_var), probes)
 

@@ -56,6 +56,8 @@ class ChannelEstimator(nn.Module, Estimator, Configured):
     """The estimator whose weights for the same scenario `begin_with` is given before `fit`, where there are some."""
     longest: ClassVar[int | None] = None
     """The largest n for which its matrices of n × n entries are meant; None for any."""
+    per_subcarrier: ClassVar[bool] = False
+    """Whether these are of one subcarrier, so that n is to be divided by their number."""
     scale_free: bool = False
     """Whether s·y and s²·σ² give s·ĥ by themselves, as long as y is stronger than noise; others know that E|h|² = 1 and get
     y in a unit that makes it so."""
@@ -81,10 +83,11 @@ class ChannelEstimator(nn.Module, Estimator, Configured):
     @classmethod
     def check(cls, problem: ChannelProblem) -> None:
         """ValueError where the method is not for problems of this kind."""
-        if cls.longest is not None and problem.signal_length > cls.longest:
+        length = problem.signal_length // (problem.subcarriers if cls.per_subcarrier else 1)
+        if cls.longest is not None and length > cls.longest:
             raise ValueError(
                 f"{cls.name} works with matrices of n x n entries, n at most {cls.longest}; {problem.scenario.name} has "
-                f"n = {problem.signal_length}, for which there are somp, sw-omp and dlista"
+                f"n = {length}, for which there are somp, sw-omp and dlista"
             )
         if cls.narrowband and problem.subcarriers > 1:
             raise ValueError(f"{cls.name} is for one subcarrier; {problem.scenario.name} has {problem.subcarriers}")

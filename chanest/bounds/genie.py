@@ -4,6 +4,7 @@ On average (a) ≤ (b) ≤ (c), as each knows more than the next. Every sample i
 several snapshots of a moving user is not bounded.
 """
 
+import math
 from functools import cached_property
 
 import torch
@@ -16,21 +17,25 @@ from chanest.channels.rays import Rays, strengths
 from chanest.channels.source import ChannelSource
 from chanest.covariances.columns import ColumnCovariance
 from chanest.covariances.kronecker import KroneckerCovariance
+from chanest.covariances.modes import ModeCovariance
 from chanest.covariances.rays import cluster_covariances, field_and_steering
 from chanest.problem import ChannelProblem
+from vlista_core.gaussian import Covariance
 
 _ORIENTATIONS = 16
+_LEAST_MODE = 1e-12
+"""Power of the weakest delay mode that is kept, of that of all."""
 _LINE_OF_SIGHT = torch.tensor([1.0, -1.0], dtype=torch.float64)
 """The diagonal of the polarisation matrix of the line of sight."""
 
 
 class _CdlGenie(Genie):
-    """One for narrowband channels of the CDL models."""
+    """One for channels of the CDL models."""
 
     @classmethod
     def applies(cls, problem: ChannelProblem) -> bool:
         source = problem.source
-        return isinstance(source, CdlSource) and source.frequencies is None and source.phases_are_random
+        return isinstance(source, CdlSource) and source.phases_are_random
 
 
 class GenieRays(Genie):
@@ -57,20 +62,23 @@ class GenieAngles(_CdlGenie):
     """(b): orientation and angles of the clusters are known, not which angles meet in a ray.
 
     R = Σ_c P_c T_c ⊗ S_c, each factor averaged over all pairs of an azimuth and a zenith of the cluster, for each
-    component of the fields.
+    component of the fields. Over many subcarriers a cluster has its delay too, d_c d_cᴴ ⊗ P_c T_c ⊗ S_c.
     """
 
     name = "genie-angles"
     label = "genie (b): angles known"
-    summary = "LMMSE that knows model, orientation and cluster angles, not the coupling of rays; narrowband CDL"
+    summary = "LMMSE that knows model, orientation and cluster angles, not the coupling of rays; CDL"
 
-    def prior(self, rays: Rays) -> KroneckerCovariance:
+    def prior(self, rays: Rays) -> Covariance:
         """R of every sample; one for all where all have the same."""
-        place = torch.cat([rays.model[:, None].to(rays.rx_orientation), rays.rx_orientation, rays.tx_orientation], 1)
+        model = rays.model[:, None].to(rays.rx_orientation)
+        place = torch.cat([model, rays.rx_orientation, rays.tx_orientation, rays.delays], 1)
         distinct, which = torch.unique(place, dim=0, return_inverse=True)
         first = torch.full((len(distinct),), len(rays)).scatter_reduce(0, which, torch.arange(len(rays)), "amin")
-        known = _cluster_sum(self.problem.source, rays.select(first)).without_empty_terms()
-        return known if len(distinct) == 1 else KroneckerCovariance(known.tx[which], known.rx[which])
+        found = rays.select(first)
+        known = _cluster_sum(self.problem.source, found)
+        whole = _over_subcarriers(known, self.problem.source.delay_response(found))
+        return whole if len(distinct) == 1 else whole.select(which)
 
 
 class GenieEnsemble(_CdlGenie):
@@ -82,18 +90,22 @@ class GenieEnsemble(_CdlGenie):
 
     name = "genie-ensemble"
     label = "genie (c): ensemble known"
-    summary = "LMMSE that knows the exact covariance of the ensemble; narrowband CDL"
+    summary = "LMMSE that knows the exact covariance of the ensemble; CDL"
 
     @cached_property
-    def covariance(self) -> KroneckerCovariance:
+    def covariance(self) -> Covariance:
         """R, of batch 1."""
         source = self.problem.source
         assert isinstance(source, CdlSource)
         parts = [_model_sum(source, model) for model in source.models]
         tx, rx = torch.cat([part.tx for part in parts], 1), torch.cat([part.rx for part in parts], 1)
-        return KroneckerCovariance(tx, rx / len(parts)).without_empty_terms()
+        response = torch.cat(
+            [_of_terms(part, _model_response(source, model)) for part, model in zip(parts, source.models, strict=True)],
+            2,
+        )
+        return _over_subcarriers(KroneckerCovariance(tx, rx / len(parts)), response)
 
-    def prior(self, rays: Rays) -> KroneckerCovariance:
+    def prior(self, rays: Rays) -> Covariance:
         return self.covariance
 
 
@@ -126,6 +138,40 @@ def _outer(gains: Tensor, tx: Tensor, rx: Tensor) -> Tensor:
     """gains: [batch, pol_tx, pol_rx, k, rays]; tx, rx: [batch, elements, rays] -> vec(H) as columns, [batch, n, k·rays]."""
     both = tx[:, None, :, None, None, None, :] * rx[:, None, None, None, :, None, :]
     return (gains[:, :, None, :, None] * both).flatten(5).flatten(1, 4)
+
+
+def _over_subcarriers(space: KroneckerCovariance, response: Tensor) -> Covariance:
+    """Σ_k d_k d_kᴴ ⊗ T_k ⊗ S_k in the delay modes of these samples, from the sum of one subcarrier.
+
+    response: d_k on the subcarriers, of clusters or of all terms, [batch, S, clusters or terms].
+    """
+    if response.shape[1] == 1:
+        return space.without_empty_terms()
+    every = response.transpose(0, 1).flatten(1)
+    values, vectors = torch.linalg.eigh(every @ every.mH)
+    modes = vectors[:, values > _LEAST_MODE * values.sum()]
+    columns = (modes.mH @ _of_terms(space, response)).mT
+    delay = columns[..., None] * columns.conj()[..., None, :]
+    return ModeCovariance(modes[None], KroneckerCovariance(space.tx, space.rx, delay).without_empty_terms())
+
+
+def _of_terms(space: KroneckerCovariance, response: Tensor) -> Tensor:
+    """What each term has on the subcarriers, from what each cluster has: two terms per cluster, then the line of sight's.
+
+    response: [batch, S, clusters], returned as it is where it is of the terms already -> [batch, S, terms].
+    """
+    terms, clusters = space.tx.shape[1], response.shape[2]
+    if clusters == terms:
+        return response
+    line = response[:, :, :1].expand(-1, -1, terms - 2 * clusters)
+    return torch.cat([response.repeat_interleave(2, 2), line], 2)
+
+
+def _model_response(source: CdlSource, model: CdlModel) -> Tensor:
+    """What the clusters of a model have on the subcarriers: [1, S, clusters]."""
+    frequencies = torch.tensor(source.frequencies or (0.0,), dtype=torch.float64)
+    phase = -2 * math.pi * source.delay_spread * torch.outer(frequencies, cdl_table(model, source.direction).delays)
+    return torch.polar(torch.ones_like(phase), phase)[None]
 
 
 def _cluster_sum(source: ChannelSource, rays: Rays) -> KroneckerCovariance:

@@ -73,7 +73,7 @@ class CovarianceCodebook(nn.Module):
             tables.append(self._weighted(self.layout.of_rays(problem.source, rays)).half())
         vectors = torch.cat(tables)
         mean = torch.stack([table.float().mean(0) for table in tables]).mean(0)
-        directions = _principal(vectors[:_DIRECTIONS_FROM].float() - mean)
+        directions = principal(vectors[:_DIRECTIONS_FROM].float() - mean)
         points = torch.cat([(table.float() - mean) @ directions.mT for table in tables])
         labels, count = k_means(points, len(self.prior), plan.seed)
         total = torch.zeros_like(self.members)
@@ -95,7 +95,7 @@ class CovarianceCodebook(nn.Module):
         return table
 
 
-def _principal(centred: Tensor) -> Tensor:
+def principal(centred: Tensor) -> Tensor:
     """Orthonormal main directions of rows, through their Gram matrix: [rows, length] -> [at most 200, length]."""
     values, vectors = torch.linalg.eigh((centred @ centred.mT).double())
     kept = int((values > 1e-6 * values[-1]).sum().clamp_max(_DIRECTIONS))

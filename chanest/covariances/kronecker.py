@@ -51,24 +51,47 @@ class KroneckerCovariance(Covariance):
         return terms.sum(2).flatten(1)
 
     def seen(self, phi: LinearMap) -> Tensor:
-        """Chains c of pilot t and c' of t' have Σ_k (f_tᵀT_k f_t'*)·(w_tcᴴ S_k w_t'c'); times D_k over subcarriers."""
+        """Chains c of pilot t and c' of t' have Σ_k (f_tᵀT_k f_t'*)·(w_tcᴴ S_k w_t'c'); times D_k over subcarriers.
+
+        The blocks of two subcarriers are mirrored, so that half of them are worked out.
+        """
         subcarriers = 1 if self.delay is None else self.delay.shape[2]
         if not isinstance(phi, BeamformingMap) or phi.subcarriers != subcarriers:
             return super().seen(phi)
-        pilots, chains, size = phi.pilots, phi.chains, phi.pilots * phi.chains
+        if self.delay is None:
+            return self._summed_over_terms(phi)
+        terms, (first, second) = self.terms_seen(phi.one_subcarrier()), torch.tril_indices(subcarriers, subcarriers)
+        blocks = self.delay[:, :, first, second].mT @ terms.flatten(2)
+        size = terms.shape[2]
+        whole = blocks.new_empty(len(blocks), subcarriers, size, subcarriers, size)
+        for k, (i, j) in enumerate(zip(first.tolist(), second.tolist(), strict=True)):
+            block: Tensor = blocks[:, k].unflatten(1, (size, size))
+            whole[:, i, :, j] = block
+            if i != j:
+                whole[:, j, :, i] = block.mH
+        return whole.flatten(3).flatten(1, 2)
+
+    def terms_seen(self, phi: BeamformingMap) -> Tensor:
+        """Φ₁(T_k ⊗ S_k)Φ₁ᴴ of one subcarrier, term by term: [batch, terms, m, m]."""
         beams = phi.transmit[:, None].mT @ self.tx @ phi.transmit[:, None].conj()
-        if phi.weights is None and self.delay is None:
-            pairs = (beams.flatten(2).mT @ self.rx.flatten(2)).reshape(-1, pilots, pilots, chains, chains)
-            return pairs.transpose(2, 3).reshape(-1, size, size)
-        combiners = None if phi.weights is None else phi.weights.movedim(2, 1).flatten(2)
-        total = torch.zeros(phi.batch, *phi.shape[:1], *phi.shape[:1], dtype=beams.dtype, device=beams.device)
-        for term in range(beams.shape[1]):
-            received = self.rx[:, term, None, :, None, :]
-            if combiners is not None:
-                received = (combiners.mH @ self.rx[:, term] @ combiners).reshape(-1, pilots, chains, pilots, chains)
-            block = (beams[:, term, :, None, :, None] * received).reshape(-1, size, size)
-            total += block if self.delay is None else _kronecker(self.delay[:, term], block)
-        return total
+        received = self.rx[:, :, None, :, None, :]
+        if phi.weights is not None:
+            combiners = phi.weights.movedim(2, 1).flatten(2)[:, None]
+            received = (combiners.mH @ self.rx @ combiners).reshape(-1, self.rx.shape[1], *2 * phi.weights.shape[1::2])
+        return (beams[:, :, :, None, :, None] * received).flatten(4).flatten(2, 3)
+
+    def _summed_over_terms(self, phi: BeamformingMap) -> Tensor:
+        """ΦRΦᴴ of one subcarrier: [batch, m, m]."""
+        pilots, chains, size = phi.pilots, phi.chains, phi.pilots * phi.chains
+        if phi.weights is not None:
+            total = torch.zeros(phi.batch, size, size, dtype=self.tx.dtype, device=self.tx.device)
+            for term in range(self.tx.shape[1]):
+                one = KroneckerCovariance(self.tx[:, term : term + 1], self.rx[:, term : term + 1])
+                total += one.terms_seen(phi)[:, 0]
+            return total
+        beams = phi.transmit[:, None].mT @ self.tx @ phi.transmit[:, None].conj()
+        pairs = (beams.flatten(2).mT @ self.rx.flatten(2)).reshape(-1, pilots, pilots, chains, chains)
+        return pairs.transpose(2, 3).reshape(-1, size, size)
 
     def posterior(self, measured: Measurement, probes: LinearMap | None) -> "KroneckerPosterior | None":
         """Of one product that a fully digital receiver sees: FᵀTF* ⊗ S is diagonal in the bases of its factors."""
@@ -133,9 +156,3 @@ class KroneckerPosterior(Posterior):
         """(U ⊗ V) x. vectors: [batch, k, m] -> [batch, k, m]."""
         grid = vectors.reshape(*vectors.shape[:2], self.tx.shape[1], self.rx.shape[1])
         return (self.tx[:, None] @ grid @ self.rx.mT[:, None]).flatten(2)
-
-
-def _kronecker(left: Tensor, right: Tensor) -> Tensor:
-    """[batch or 1, a, a] ⊗ [batch, b, b] sample by sample."""
-    size = left.shape[1] * right.shape[1]
-    return (left[:, :, None, :, None] * right[:, None, :, None, :]).reshape(-1, size, size)

@@ -187,8 +187,8 @@ class LagLayout:
             polarised_products(
                 source,
                 rays.select(some),
-                lambda steering: _mean_lags(steering, self.rx)[..., least:],
-                lambda steering: _mean_lags(steering, self.tx),
+                lambda steering: mean_lags(steering, self.rx)[..., least:],
+                lambda steering: mean_lags(steering, self.tx),
             )[:, one, other, lag - least]
             for some in torch.split(torch.arange(len(rays)), _RAYS_BLOCK)
         ]
@@ -360,7 +360,7 @@ def _sums(pairs: Tensor, members: Tensor) -> Tensor:
     return (flat @ members.to(pairs.device, pairs.dtype)).permute(0, 3, 1, 2)
 
 
-def _mean_lags(steering: Tensor, array: Array) -> Tensor:
+def mean_lags(steering: Tensor, array: Array) -> Tensor:
     """Mean over the rays of a cluster of exp(j·phase·lag). steering: [batch, clusters, rays, N] -> [batch, clusters, lags]."""
     grid = steering.reshape(*steering.shape[:3], array.columns, array.rows)
     grid = grid / grid[..., :1, :1]

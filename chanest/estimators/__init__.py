@@ -30,6 +30,7 @@ _CLASSES = {
     "atom-lmmse": "AtomLMMSE",
     "gated-lmmse": "GatedLMMSE",
     "product-lmmse": "ProductLMMSE",
+    "cluster-lmmse": "ClusterLMMSE",
     "universal": "Universal",
 }
 """Name -> class, in the order of tables; the module has the name of the estimator. Modules are imported when asked for."""

@@ -10,7 +10,7 @@ from chanest.arrays import Array
 from chanest.bases.estimator import SNRS_DB, GaussianEstimator, validation_draws
 from chanest.covariances.columns import MainDirections
 from chanest.covariances.families import LagComponents
-from chanest.covariances.lags import has_lags
+from chanest.covariances.modes import ModeCovariance, SeparableCovariance, delay_modes
 from chanest.fit import Fit
 from chanest.problem import ChannelProblem
 from vlista_core.estimate import Measurement
@@ -18,6 +18,8 @@ from vlista_core.gaussian import Covariance
 from vlista_core.tensorfile import Json
 
 _BLOCK = 2000
+_FEWEST_WIDEBAND, _MODE_SAMPLES = 4000, 2000
+"""Channels of many subcarriers that show the covariance of each, at the least, and those that show their delays."""
 _CHUNK_ENTRIES = 2**23
 _SCORED_ENTRIES = 2**16
 _FAVOUR_DB = 0.02
@@ -37,23 +39,38 @@ class LMMSE(GaussianEstimator):
     summary = "LMMSE with the covariance of the whole ensemble"
     needs_fit = True
     longest = 4096
+    per_subcarrier = True
 
-    def __init__(self, rx: Array, tx: Array, *, signal_length: int, rank: int) -> None:
-        """rank: eigenvectors that are kept; 0 for a Toeplitz covariance."""
+    def __init__(
+        self, rx: Array, tx: Array, *, signal_length: int, rank: int, subcarriers: int = 1, modes: int = 0
+    ) -> None:
+        """rank: eigenvectors that are kept; 0 for a Toeplitz covariance. modes: of the delay, 0 for one subcarrier."""
         super().__init__(signal_length)
         self.forms_product = rank > 0
-        self.factor: Tensor = nn.Buffer(torch.zeros(signal_length, rank, dtype=torch.complex64))
+        self.antennas = signal_length // subcarriers
+        self.modes: Tensor | None
+        self.powers: Tensor | None
+        self.register_buffer("modes", torch.zeros(subcarriers, modes, dtype=torch.complex64) if modes else None)
+        self.register_buffer("powers", torch.ones(modes) if modes else None)
+        self.factor: Tensor = nn.Buffer(torch.zeros(self.antennas, rank, dtype=torch.complex64))
         self.floor: Tensor = nn.Buffer(torch.zeros(()))
         self.toeplitz = LagComponents(rx, tx, 1) if rank == 0 else None
 
     @classmethod
     def build(cls, problem: ChannelProblem) -> Self:
-        length = problem.signal_length
-        return cls(*problem.arrays, signal_length=length, rank=0 if has_lags(problem) else 1)
+        length, subcarriers = problem.signal_length, problem.subcarriers
+        uniform = all(len(array.slants) == 1 for array in problem.arrays)
+        modes = 0 if subcarriers == 1 else 1
+        return cls(
+            *problem.arrays, signal_length=length, rank=0 if uniform else 1, subcarriers=subcarriers, modes=modes
+        )
 
     def fit(self, problem: ChannelProblem, plan: Fit) -> dict[str, Json]:
         covariance = sample_covariance(problem, plan)
-        count = max(32, min(200, _SCORED_ENTRIES // self.signal_length))
+        if self.modes is not None:
+            self.modes, self.powers = delay_modes(problem, _MODE_SAMPLES, seed=plan.seed)
+            self.reconfigure(modes=self.modes.shape[1])
+        count = max(32, min(200, _SCORED_ENTRIES // self.antennas))
         draws = validation_draws(problem, plan, count)
 
         def score() -> float:
@@ -65,7 +82,7 @@ class LMMSE(GaussianEstimator):
             tried[0, 0.0] = score() - _FAVOUR_DB
         kept, self.toeplitz = self.toeplitz, None
         values, vectors = torch.linalg.eigh(covariance)
-        for rank, shrinkage in product((rank for rank in _RANKS if rank <= self.signal_length), _SHRINKAGES):
+        for rank, shrinkage in product((rank for rank in _RANKS if rank <= self.antennas), _SHRINKAGES):
             self._set(values, vectors, rank, shrinkage)
             tried[rank, shrinkage] = score()
         rank, shrinkage = min(tried, key=lambda choice: (tried[choice], choice))
@@ -86,18 +103,32 @@ class LMMSE(GaussianEstimator):
         self.floor = (shrinkage * values.mean()).float()
 
     def directions(self) -> Tensor:
-        """U with UUᴴ the covariance: [n, r]."""
+        """U with UUᴴ the covariance, of one subcarrier where there are many: [n, r]."""
         if self.toeplitz is None:
             return self.factor
-        values, vectors = torch.linalg.eigh(self.covariance().materialize()[0])
+        values, vectors = torch.linalg.eigh(self.space().materialize()[0])
         directions: Tensor = vectors * values.clamp_min(0.0).sqrt()
         return directions
 
+    def delay_modes(self) -> Tensor:
+        """The delay modes: [S, D]."""
+        if self.modes is None:
+            raise ValueError("there are no delay modes of one subcarrier")
+        return self.modes
+
     def chunk(self, measured: Measurement) -> int:
-        return _CHUNK_ENTRIES // (measured.phi.shape[0] * self.signal_length)
+        block, _ = measured.phi.blocks()
+        modes = 1 if self.powers is None else len(self.powers)
+        return _CHUNK_ENTRIES // (block.shape[0] * self.antennas * modes)
 
     def covariance(self) -> Covariance:
         """R."""
+        if self.modes is None or self.powers is None:
+            return self.space()
+        return ModeCovariance(self.modes[None], SeparableCovariance(self.powers[None], self.space()))
+
+    def space(self) -> Covariance:
+        """R₁, of one subcarrier."""
         if self.toeplitz is not None:
             return self.toeplitz.covariances()
         return MainDirections(self.factor[None], self.floor.to(self.factor.dtype)[None])
@@ -107,10 +138,12 @@ class LMMSE(GaussianEstimator):
 
 
 def sample_covariance(problem: ChannelProblem, plan: Fit) -> Tensor:
-    """E hhᴴ over the training split, drawn block by block: [n, n], complex128."""
-    count = problem.scenario.data.train
-    total = torch.zeros(problem.signal_length, problem.signal_length, dtype=torch.complex128)
-    for block in plan.blocks(count, _BLOCK, "covariance"):
-        signal = problem.channels(len(block), seed=plan.seed, split="train", start=block.start)
+    """E hhᴴ of a subcarrier over the training split, drawn block by block: [n, n], complex128."""
+    train, subcarriers = problem.scenario.data.train, problem.subcarriers
+    count = min(train, max(_FEWEST_WIDEBAND, train // subcarriers))
+    length = problem.signal_length // subcarriers
+    total = torch.zeros(length, length, dtype=torch.complex128)
+    for block in plan.blocks(count, max(1, _BLOCK // subcarriers), "covariance"):
+        signal = problem.channels(len(block), seed=plan.seed, split="train", start=block.start).reshape(-1, length)
         total += (signal.mT @ signal.conj()).to(total.dtype)
-    return total / count
+    return total / (count * subcarriers)

@@ -11,6 +11,7 @@ from vlista_core.estimate import Estimate, Measurement
 from vlista_core.gaussian import WhiteCovariance, condition
 from vlista_core.linalg import cholesky
 from vlista_core.linops import LinearMap
+from vlista_core.prox import squared_modulus
 
 _LEAST = 100.0
 """What a pivot of ΦΦᴴ must be, in units of rounding. Where one is less ΦΦᴴ gets as much on its diagonal: directions that no
@@ -33,7 +34,7 @@ class LS(ChannelEstimator):
         white = WhiteCovariance(measured.y.new_ones(1), self.signal_length)
         without_noise = Measurement(measured.y, measured.phi, torch.zeros_like(measured.noise_var))
         exact = condition(white, without_noise)
-        pivots = exact.factor.diagonal(dim1=1, dim2=2).real.square()
+        pivots = exact.factor.diagonal(dim1=-2, dim2=-1).real.square().flatten(1)
         least = _LEAST * torch.finfo(pivots.dtype).eps
         poor = pivots.amin(1) < least * pivots.mean(1)
         if poor.is_meta or not bool(poor.any()):
@@ -50,8 +51,11 @@ class LS(ChannelEstimator):
 
 def _unbiased_spread(phi: LinearMap, probes: LinearMap | None) -> Tensor:
     """diag(P(ΦᴴΦ)⁻¹Pᴴ): [batch, n or p]."""
-    matrix = phi.materialize()
-    identity = torch.eye(phi.shape[1], dtype=phi.dtype, device=phi.device)
-    rows = identity if probes is None else probes.materialize()
-    white = torch.linalg.solve_triangular(cholesky(matrix.mH @ matrix), rows.mH, upper=False)
-    return torch.view_as_real(white).square().sum((-3, -1))
+    block, count = phi.blocks()
+    matrix = block.materialize()
+    factor = cholesky(matrix.mH @ matrix)
+    if probes is None:
+        identity = torch.eye(block.shape[1], dtype=phi.dtype, device=phi.device)
+        return squared_modulus(torch.linalg.solve_triangular(factor, identity, upper=False)).sum(-2).repeat(1, count)
+    rows = probes.materialize().mH.unflatten(1, (count, -1))
+    return squared_modulus(torch.linalg.solve_triangular(factor[:, None], rows, upper=False)).sum((1, 2))

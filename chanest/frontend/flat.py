@@ -74,6 +74,13 @@ class BeamformingMap(FrontEnd):
         """Φ₁ of Φ = I_S ⊗ Φ₁: what the beams measure of each subcarrier."""
         return replace(self, subcarriers=1)
 
+    def blocks(self) -> tuple[LinearMap, int]:
+        return self.one_subcarrier(), self.subcarriers
+
+    def on_modes(self, count: int) -> "BeamformingMap":
+        """Φ in `count` delay modes in place of the subcarriers: I ⊗ Φ₁ commutes with a change of their basis."""
+        return replace(self, subcarriers=count)
+
     @property
     def pilots(self) -> int:
         return self.transmit.shape[2]
@@ -104,7 +111,7 @@ class BeamformingMap(FrontEnd):
         self._check_input("y", y, self.shape[0])
         chains = y.reshape(self.batch, self.subcarriers, self.pilots, self.chains)
         spread = chains if self.weights is None else (chains.transpose(1, 2) @ self.weights.mT).transpose(1, 2)
-        return (self.transmit.conj()[:, None] @ spread).flatten(1)
+        return _on_each(self.transmit.conj(), spread).flatten(1)
 
     def apply_block(self, x: Tensor) -> Tensor:
         count = x.shape[2]
@@ -182,13 +189,22 @@ class BeamformingMap(FrontEnd):
 
     def _forward(self, h: Tensor) -> Tensor:
         """H f_t, then W_tᴴ. h: [batch, k, N_t, N_r] -> [batch, k, T, N_RF]."""
-        return self._combined(self.transmit.mT[:, None] @ h)
+        return self._combined(_on_each(self.transmit.mT, h))
 
     def _combined(self, arriving: Tensor) -> Tensor:
         """[batch, k, T, N_r] -> [batch, k, T, N_RF]."""
         if self.weights is None:
             return arriving
         return (arriving.transpose(1, 2) @ self.weights.conj()).transpose(1, 2)
+
+
+def _on_each(matrix: Tensor, columns: Tensor) -> Tensor:
+    """A on each of k: [batch, a, b], [batch, k, b, r] -> [batch, k, a, r], as one product and not k small ones."""
+    if columns.shape[1] == 1:
+        return matrix[:, None] @ columns
+    side_by_side = columns.transpose(1, 2).flatten(2)
+    product: Tensor = (matrix @ side_by_side).unflatten(2, columns.shape[1::2])
+    return product.transpose(1, 2)
 
 
 def _check_beams(transmit: Tensor, combiner: Tensor | None, antennas: int) -> None:

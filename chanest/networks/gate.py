@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from chanest.bases.chunks import in_chunks
 from chanest.bases.draws import PooledDraws
 from chanest.fit import Clock, Fit
-from chanest.networks.weighing import WeighingNetwork, descend
+from chanest.networks.weighing import WeighingNetwork, descend, dropped
 from chanest.problem import ChannelProblem
 from vlista_core.estimate import Measurement
 from vlista_core.tensorfile import Json
@@ -42,7 +42,7 @@ class Gate(WeighingNetwork):
         """
         hidden = self.standardised(features)
         for place, layer in enumerate(self.layers):
-            hidden = layer(_dropped(nn.functional.gelu(hidden) if place else hidden, generator))
+            hidden = layer(dropped(nn.functional.gelu(hidden) if place else hidden, _DROP, generator))
         return hidden.log_softmax(1)
 
 
@@ -86,10 +86,3 @@ def fit_gate(estimator: "GatedLMMSE", problem: ChannelProblem, plan: Fit) -> dic
     steps = descend(optimizer, cross_entropy, clock, "gate, cross-entropy", most=most)
     facts: dict[str, Json] = {"codebook_samples": samples, "channels": len(near), "draws": len(seen), "steps": steps}
     return {**facts, **estimator.validation(problem, plan, 300)}
-
-
-def _dropped(values: Tensor, generator: torch.Generator | None) -> Tensor:
-    if generator is None:
-        return values
-    kept = torch.rand(values.shape, generator=generator, device=generator.device) >= _DROP
-    return values * kept.to(values.device) / (1.0 - _DROP)

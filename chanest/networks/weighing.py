@@ -37,6 +37,14 @@ def log_powers(powers: Iterable[Tensor]) -> Tensor:
     return torch.cat([power.clamp_min(torch.finfo(power.dtype).tiny) for power in powers], 1).log()
 
 
+def dropped(values: Tensor, share: float, generator: torch.Generator | None) -> Tensor:
+    """The values with a share of them set to zero at random and the others scaled up; as they are without a generator."""
+    if generator is None:
+        return values
+    kept = torch.rand(values.shape, generator=generator, device=generator.device) >= share
+    return values * kept.to(values.device) / (1.0 - share)
+
+
 def descend(
     optimizer: torch.optim.Optimizer,
     loss: Callable[[], Tensor],

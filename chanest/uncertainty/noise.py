@@ -22,18 +22,23 @@ class NoiseModel(nn.Module):
 
     U: [n, r] are the directions in which the channels of a scenario lie; without them every direction counts alike, E|h|² = 1,
     which tells noise from channel only by its power. The file of an estimator does not hold U: `get_estimator` says how to
-    get that of the scenario's `lmmse`, and it is got when a noise is first unknown.
+    get that of the scenario's `lmmse`, and it is got when a noise is first unknown. Over many subcarriers U is that of each;
+    there `modes` says which delay modes carry all power, [S, D], and what y has beside them is noise.
     """
 
-    def __init__(self, directions: Callable[[], Tensor] | None = None) -> None:
+    def __init__(
+        self, directions: Callable[[], Tensor] | None = None, modes: Callable[[], Tensor] | None = None
+    ) -> None:
         super().__init__()
-        self.find = directions
+        self.find, self.find_modes = directions, modes
         self.directions: Tensor | None
         self.register_buffer("directions", None, persistent=False)
 
     @torch.no_grad()
     def estimate(self, y: Tensor, phi: LinearMap) -> Tensor:
         """y: [batch, m] -> σ²: [batch]. A y that is too weak or too strong for the grid is looked at in a unit of its own."""
+        if self.find_modes is not None and phi.blocks()[1] > 1:
+            return _beside(y, self.find_modes().to(y.device, y.dtype))
         seen = phi.squared_frobenius_norm().clamp_min(torch.finfo(y.real.dtype).tiny)
         total = y.abs().square().sum(1) / seen
         unusual = (total > 0) & ((total < _WEAKEST) | (total > _STRONGEST))
@@ -42,8 +47,9 @@ class NoiseModel(nn.Module):
         noise = torch.tensor([10 ** (level / 10) for level in _NOISE_DB], dtype=powers.dtype, device=powers.device)
         gain = torch.tensor([10 ** (level / 10) for level in _GAIN_DB], dtype=powers.dtype, device=powers.device)
         chosen = []
-        for first in range(0, len(y), _CHUNK):
-            some = slice(first, first + _CHUNK)
+        chunk = max(1, _CHUNK // phi.blocks()[1])
+        for first in range(0, len(y), chunk):
+            some = slice(first, first + chunk)
             variance = gain[:, None, None] * powers[some, None, None, :] + noise[:, None]
             cost = (variance.log() + rotated[some, None, None, :] / variance).sum(-1)
             chosen.append(noise[cost.amin(1).argmin(1)])
@@ -66,11 +72,20 @@ class NoiseModel(nn.Module):
         """Eigenvalues of ΦUUᴴΦᴴ and the power of y along its eigenvectors, both [batch, m]."""
         if self.directions is None and self.find is not None:
             self.directions = self.find().to(y.device)
+        block, count = phi.blocks()
         if self.directions is None:
-            covariance = phi.gram()
+            covariance = block.gram()
         else:
-            seen = phi.apply_block(self.directions.to(y.dtype)[None])
+            seen = block.apply_block(self.directions.to(y.dtype)[None])
             covariance = seen @ seen.mH
         values, vectors = torch.linalg.eigh(covariance)
-        rotated = (y[:, None, :] @ vectors.conj())[:, 0].abs().square()
-        return values.expand_as(rotated).clamp_min(0.0), rotated
+        rotated = (y.unflatten(1, (count, -1)) @ vectors.conj()).abs().square().flatten(1)
+        return values.repeat(1, count).expand_as(rotated).clamp_min(0.0), rotated
+
+
+def _beside(y: Tensor, modes: Tensor) -> Tensor:
+    """Mean power of what y has outside of the modes U, [S, D]: [batch]."""
+    grid: Tensor = y.unflatten(1, (len(modes), -1))
+    left = grid - modes @ (modes.mH @ grid)
+    power: Tensor = left.abs().square().sum((1, 2))
+    return power / ((len(modes) - modes.shape[1]) * grid.shape[2])

@@ -6,7 +6,7 @@ come before shipped ones.
 
 import copy
 import logging
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -113,7 +113,9 @@ def uncalibrated(
         )
     lmmse = find_weights("lmmse", trained_on or problem.scenario.name)
     if lmmse is not None:  # An unknown noise is then told from the channel by the directions that channels have.
-        estimator.noise = NoiseModel(lambda: cast("LMMSE", _read("lmmse", lmmse)).directions())
+        known = partial(_lmmse, lmmse)
+        modes = None if problem.subcarriers == 1 else lambda: known().delay_modes()
+        estimator.noise = NoiseModel(lambda: known().directions(), modes)
     return estimator.eval()
 
 
@@ -199,6 +201,10 @@ def provenance(path: Path | str) -> dict[str, Json]:
     """What a weights file says of where it comes from."""
     found = checkpoint.read_header(path).get("provenance")
     return found if isinstance(found, dict) else {}
+
+
+def _lmmse(path: Path) -> "LMMSE":
+    return cast("LMMSE", _read("lmmse", path))
 
 
 def _read(name: str, path: Path) -> ChannelEstimator:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from chanest.covariances.modes import ModesMap
 from chanest.dictionaries import KroneckerMap, LearnedKronecker
 from chanest.frontend import BeamformingMap, GridMap
 from chanest.pilots import DMRS, Block, Comb, Kronecker, PilotPattern, Pilots
@@ -112,6 +113,7 @@ CASES = [
         lambda dtype: BeamformingMap.of(_beams(dtype)[0], antennas=2, subcarriers=3),
     ),
     MapCase("kronecker", _kronecker),
+    MapCase("delay modes", lambda dtype: ModesMap(_normal((5, 3), dtype, seed=10), 4)),
     MapCase("kronecker with delays", lambda dtype: _kronecker(dtype, wideband=True)),
     MapCase("learned kronecker", lambda dtype: LearnedKronecker(_kronecker(dtype))),
     MapCase(

@@ -16,6 +16,7 @@ from chanest.covariances.directions import DirectionCovariance, Directions
 from chanest.covariances.grid import GridCovariance
 from chanest.covariances.kronecker import KroneckerCovariance
 from chanest.covariances.lags import LagCovariance, LagLayout
+from chanest.covariances.modes import DecoupledCovariance, ModeCovariance, SeparableCovariance
 from chanest.covariances.offgrid import PathCovariance, Paths
 from chanest.dictionaries import Link, angular_dictionary
 from chanest.frontend import BeamformingMap
@@ -69,6 +70,19 @@ def _kronecker(dtype: torch.dtype, *, delay: bool) -> KroneckerCovariance:
     )
 
 
+def _decoupled(dtype: torch.dtype) -> DecoupledCovariance:
+    return DecoupledCovariance(_kronecker(dtype, delay=True))
+
+
+def _separable(dtype: torch.dtype) -> SeparableCovariance:
+    return SeparableCovariance(_positive((1, len(FREQUENCIES)), dtype, 14), _lags(dtype))
+
+
+def _in_modes(within: Covariance, dtype: torch.dtype) -> ModeCovariance:
+    """On five subcarriers, of which the covariance uses three directions."""
+    return ModeCovariance(torch.linalg.qr(_normal((5, len(FREQUENCIES)), dtype, 15)).Q[None], within)
+
+
 def _columns(dtype: torch.dtype, *, count: int, subcarriers: int) -> ColumnCovariance:
     delay = _normal((BATCH, subcarriers, count), dtype, 7)
     return ColumnCovariance(delay, _normal((BATCH, TX.ports * RX.ports, count), dtype, 8))
@@ -114,7 +128,15 @@ def _wideband_hybrid(dtype: torch.dtype) -> LinearMap:
     return _beams(dtype, chains=1, subcarriers=len(FREQUENCIES))
 
 
-NARROW, WIDE = (_digital, _hybrid), (_wideband, _wideband_hybrid)
+def _wider(dtype: torch.dtype) -> LinearMap:
+    return _beams(dtype, subcarriers=5)
+
+
+def _wider_hybrid(dtype: torch.dtype) -> LinearMap:
+    return _beams(dtype, chains=1, subcarriers=5)
+
+
+NARROW, WIDE, WIDER = (_digital, _hybrid), (_wideband, _wideband_hybrid), (_wider, _wider_hybrid)
 CASES = [
     CovarianceCase("dense", lambda dtype: DenseCovariance(_definite((BATCH, 12), dtype, 1)), NARROW),
     CovarianceCase("dense, shared", lambda dtype: DenseCovariance(_definite((1, 12), dtype, 1)), NARROW),
@@ -127,6 +149,11 @@ CASES = [
     ),
     CovarianceCase("kronecker", lambda dtype: _kronecker(dtype, delay=False), NARROW),
     CovarianceCase("kronecker with delays", lambda dtype: _kronecker(dtype, delay=True), WIDE),
+    CovarianceCase("modes apart", _decoupled, WIDE),
+    CovarianceCase("modes alike", _separable, WIDE),
+    CovarianceCase("in modes", lambda dtype: _in_modes(_kronecker(dtype, delay=True), dtype), WIDER),
+    CovarianceCase("in modes, apart", lambda dtype: _in_modes(_decoupled(dtype), dtype), WIDER),
+    CovarianceCase("in modes, alike", lambda dtype: _in_modes(_separable(dtype), dtype), WIDER),
     CovarianceCase("few columns", lambda dtype: _columns(dtype, count=3, subcarriers=1), NARROW, dense=False),
     CovarianceCase("many columns", lambda dtype: _columns(dtype, count=30, subcarriers=1), NARROW, dense=False),
     CovarianceCase("few columns with delays", lambda dtype: _columns(dtype, count=7, subcarriers=3), WIDE, dense=False),

@@ -107,6 +107,10 @@ class LinearMap(ABC):
         """The map of the matrices that differ, and how many samples in a row share each: for work on matrices themselves."""
         return self, 1
 
+    def blocks(self) -> "tuple[LinearMap, int]":
+        """A₁ and k where A = I_k ⊗ A₁, one map for every part of the input; A and 1 otherwise. For work on matrices."""
+        return self, 1
+
     def apply_block(self, x: Tensor) -> Tensor:
         """A X for several vectors per sample. x: [batch or 1, n, k] -> [batch or 1, m, k]."""
         size = self.batch if self.batch is not None else x.shape[0]

@@ -53,6 +53,11 @@ def check_matrix(case: MapCase, dtype: torch.dtype) -> None:
     }
     for name, (got, expected) in pairs.items():
         check_close(f"{case.name}: {name} and that of the matrix", got, expected, _TOLERANCE)
+    one, count = a.blocks()
+    if count > 1:
+        identity = torch.eye(count, dtype=matrix.dtype)
+        expected = torch.einsum("kl,bmn->bkmln", identity, one.materialize()).reshape(matrix.shape)
+        check_close(f"{case.name}: I ⊗ its block", matrix, expected, _TOLERANCE)
     if a.rows_orthonormal:
         identity = torch.eye(m, dtype=dtype)
         assert torch.allclose(matrix @ matrix.mH, identity.expand(matrix.shape[0], m, m), atol=1e-6), (
