@@ -10,6 +10,7 @@ from chanest.bases.draws import PooledDraws
 from chanest.covariances.modes import ModesMap, delay_modes
 from chanest.covariances.parts import Parts, SideCodebook
 from chanest.fit import Clock, Fit
+from chanest.frontend import BeamformingMap
 from chanest.networks.weighing import WeighingNetwork, descend, dropped
 from chanest.problem import ChannelProblem
 from vlista_core.estimate import Measurement
@@ -136,5 +137,7 @@ def _pool(
 
     most = _MOST_ENTRIES // back.shape[1]
     channels, near_tx, near_rx = clock.gather(block, "channels", until=_POOLING, most=most)
-    beams = problem.beams(_BEAMS, seed=seed, split="train").on_modes(modes.shape[1])
-    return PooledDraws(problem, channels, beams), near_tx, near_rx
+    beams = problem.beams(_BEAMS, seed=seed, split="train")
+    if not isinstance(beams, BeamformingMap):
+        raise ValueError(f"{problem.scenario.name} must measure all subcarriers alike, got a {type(beams).__name__}")
+    return PooledDraws(problem, channels, beams.on_modes(modes.shape[1])), near_tx, near_rx
