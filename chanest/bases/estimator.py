@@ -90,7 +90,10 @@ class ChannelEstimator(nn.Module, Estimator, Configured):
                 f"n = {length}, for which there are somp, sw-omp and dlista"
             )
         if cls.narrowband and problem.subcarriers > 1:
-            raise ValueError(f"{cls.name} is for one subcarrier; {problem.scenario.name} has {problem.subcarriers}")
+            raise ValueError(
+                f"{cls.name} is for one subcarrier; {problem.scenario.name} has {problem.subcarriers}, for which there are "
+                "lmmse and cluster-lmmse"
+            )
         rx, tx = problem.arrays
         if cls.one_polarisation and max(len(rx.slants), len(tx.slants)) > 1:
             came = f"{tx.polarization} to {rx.polarization}"
