@@ -90,7 +90,10 @@ class ChannelEstimator(nn.Module, Estimator, Configured):
                 f"n = {length}, for which there are somp, sw-omp and dlista"
             )
         if cls.narrowband and problem.subcarriers > 1:
-            raise ValueError(f"{cls.name} is for one subcarrier; {problem.scenario.name} has {problem.subcarriers}")
+            raise ValueError(
+                f"{cls.name} is for one subcarrier; {problem.scenario.name} has {problem.subcarriers}, for which there are "
+                "lmmse and cluster-lmmse"
+            )
         if problem.snapshots > 1:
             raise ValueError(
                 f"{cls.name} is for one snapshot at a time; a sample of {problem.scenario.name} has {problem.snapshots}"

@@ -73,11 +73,13 @@ class KroneckerCovariance(Covariance):
 
     def terms_seen(self, phi: BeamformingMap) -> Tensor:
         """Φ₁(T_k ⊗ S_k)Φ₁ᴴ of one subcarrier, term by term: [batch, terms, m, m]."""
-        beams = phi.transmit[:, None].mT @ self.tx @ phi.transmit[:, None].conj()
+        terms, antennas = self.tx.shape[1:3]
+        arriving: Tensor = (self.tx.flatten(1, 2) @ phi.transmit.conj()).unflatten(1, (terms, antennas))
+        beams = phi.transmit[:, None].mT @ arriving
         received = self.rx[:, :, None, :, None, :]
         if phi.weights is not None:
             combiners = phi.weights.movedim(2, 1).flatten(2)[:, None]
-            received = (combiners.mH @ self.rx @ combiners).reshape(-1, self.rx.shape[1], *2 * phi.weights.shape[1::2])
+            received = (combiners.mH @ self.rx @ combiners).reshape(-1, terms, *2 * phi.weights.shape[1::2])
         return (beams[:, :, :, None, :, None] * received).flatten(4).flatten(2, 3)
 
     def _summed_over_terms(self, phi: BeamformingMap) -> Tensor:

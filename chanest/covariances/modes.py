@@ -20,8 +20,8 @@ from vlista_core.gaussian import Covariance, Posterior, condition
 from vlista_core.linops import LinearMap
 from vlista_core.prox import squared_modulus
 
-_OUTSIDE = 3e-5
-"""Share of the power of the channels that may lie outside the delay modes together: 45 dB below the channel."""
+_OUTSIDE = 1e-4
+"""Share of the power of the channels that may lie outside the delay modes together: 40 dB below the channel."""
 _LEAST_SHARE = 1e-2
 """As in `vlista_core.gaussian`: least variance of an entry, as a share of the mean over its sample."""
 _BLOCK = 100

@@ -17,6 +17,8 @@ _LEAST = 100.0
 """What a pivot of ΦΦᴴ must be, in units of rounding. Where one is less ΦΦᴴ gets as much on its diagonal: directions that no
 beam sees are then left out, as a pseudo-inverse leaves them out."""
 
+_CHUNK_ENTRIES = 2**17
+
 
 class LS(ChannelEstimator):
     """ĥ = Φᴴ(ΦΦᴴ)⁻¹y, of least norm where there are fewer measurements than unknowns."""
@@ -29,6 +31,10 @@ class LS(ChannelEstimator):
     @classmethod
     def build(cls, problem: ChannelProblem) -> Self:
         return cls(problem.signal_length)
+
+    def chunk(self, measured: Measurement) -> int | None:
+        """Many subcarriers: few enough samples to stay in cache, several chunks side by side."""
+        return None if measured.phi.blocks()[1] == 1 else max(1, _CHUNK_ENTRIES // self.signal_length)
 
     def infer(self, measured: Measurement) -> Estimate:
         white = WhiteCovariance(measured.y.new_ones(1), self.signal_length)

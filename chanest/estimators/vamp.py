@@ -12,6 +12,7 @@ class VAMPEstimator(SolverEstimator):
     name = "vamp"
     summary = "vector approximate message passing on an angular grid, prior learned by EM"
     forms_product = True
+    longest = 4096
     solver_class = VAMP
     defaults: ClassVar[Settings] = {
         "oversampling": 1.5, "noise_factor": 1.0, "model_error": 0.0, "activity": 0.03, "damping": 0.2, "iterations": 40,
