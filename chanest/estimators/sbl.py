@@ -40,11 +40,14 @@ class SBL(GridEstimator):
     forms_product = True
     defaults: ClassVar[Settings] = {
         "oversampling": 2.0,
-        "noise_factor": 2.0,
+        "noise_factor": 3.0,
         "model_error": 0.0,
         "coupling": 0.15,
-        "iterations": 10,
+        "iterations": 15,
     }
+    """The least mean NMSE in dB over 0, 10 and 20 dB and six sources of equal weight: CDL-C, the mixture of CDL-A to E,
+    clusters, umi and two streets, 12 validation channels each. Those tuned on CDL-C (noise_factor 2, 10 iterations) are 0.25
+    dB behind."""
     choices: ClassVar[Choices] = {
         "noise_factor": (1.0, 1.5, 2.0, 2.5, 3.0, 4.0),
         "coupling": (0.0, 0.1, 0.15, 0.2, 0.3, 0.4),
