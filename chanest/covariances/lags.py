@@ -280,8 +280,8 @@ def sums_at_lags(layout: LagLayout, pairs: Tensor) -> Tensor:
     """Sums over the pairs of receive elements at each lag. [batch, T, N_r, N_r, T'] -> [batch, receive lags, T, T']."""
     batch, pilots, receive, _, others = pairs.shape
     chosen = layout.members.to(pairs.device, pairs.dtype)
-    flat = pairs.permute(0, 1, 4, 2, 3).reshape(batch, pilots, others, receive**2)
-    return (flat @ chosen).permute(0, 3, 1, 2)
+    flat = pairs.permute(0, 1, 4, 2, 3).reshape(batch, pilots * others, receive**2)
+    return (chosen.mT @ flat.mT).reshape(batch, -1, pilots, others)
 
 
 def _mean_lags(steering: Tensor, array: Array) -> Tensor:
