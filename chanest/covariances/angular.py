@@ -184,6 +184,16 @@ class GridView:
             found.append(((layout.sides.to(power.device) * power).mT @ lags).real)
         return torch.stack(found, 2).flatten(1)
 
+    def matched(self, received: Tensor) -> Tensor:
+        """ψᴴΦᴴz of every atom. received: z, [batch, m] -> [batch, atoms]."""
+        if self.beams is None:
+            return torch.bmm(self.formed.mH.expand(len(received), -1, -1), received[:, :, None])[:, :, 0]
+        antennas, pilots = received.unflatten(1, (self.sent.shape[1], -1)), self.conjugate
+        if self.beams.weights is not None:
+            antennas = (self.beams.weights @ antennas[..., None])[..., 0]
+        receive = self.grid.dictionary.rx.to(received.device).conj()
+        return (torch.bmm(pilots.mT, antennas) @ receive).flatten(1)
+
     @property
     def _group(self) -> int:
         """Samples at a time."""

@@ -277,7 +277,7 @@ def _seen(posterior: Posterior, model: AngularCovariance) -> Seen:
     most = expected.amax(1, keepdim=True)
     alive = expected > 2 * _DEAD * most
     expected = expected.maximum(_DEAD * most + torch.finfo(expected.dtype).tiny)
-    asked = squared_modulus(view.grid.dictionary.to(expected.device).adjoint(posterior.gradient))
+    asked = squared_modulus(view.matched(posterior.whitened))
     ratio = torch.where(alive, asked / expected, 1.0)
     step = torch.where(alive, 0.5 * torch.log(ratio + _LEAST_RATIO), 0.0)
     return Seen(expected, ratio, step, model.powers * expected)
