@@ -151,7 +151,7 @@ class GridView:
         at_receiver = powers.reshape(len(powers), -1, len(grid.rx.slants), lags.shape[1]).to(lags.dtype) @ lags.mT
         total = None
         for q, levels in enumerate(at_receiver.unbind(2)):
-            weighted = sent[:, :, None] * levels.mT[:, None]
+            weighted = sent[:, :, None] * levels.mT.contiguous()[:, None]
             between = (weighted.flatten(1, 2) @ conjugate.mT).reshape(*weighted.shape[:3], -1)
             both = torch.cat([between, between.transpose(1, 3).conj()], 2)
             pairs = both[:, :, layout.pairs.to(both.device)]

@@ -200,11 +200,13 @@ class UniversalNetwork(nn.Module):
             seen = _seen(posterior, prior)
             looks.append(Look(prior, posterior, seen.determined))
             log_powers = _updated(layer, log_powers, seen, _of_sample(measured, posterior, prior, seen), grid)
-            determined = log_powers.exp() * seen.expected
+            before, coarse = log_powers, grid
             if finer != grid.oversampling:
-                coarse, grid = grid, angular_grid_of(rx, tx, finer, measured.y.dtype)
-                log_powers, view = interpolated(log_powers, coarse, grid), GridView(grid, measured.phi)
-                determined = interpolated(determined, coarse, grid, add_up=False)
+                grid = angular_grid_of(rx, tx, finer, measured.y.dtype)
+                log_powers, view = interpolated(before, coarse, grid), GridView(grid, measured.phi)
+        determined = before.exp() * seen.expected
+        if grid != coarse:
+            determined = interpolated(determined, coarse, grid, add_up=False)
         prior = AngularCovariance(log_powers.exp(), grid, view)
         return [*looks, Look(prior, condition(prior, measured), determined)]
 
