@@ -7,7 +7,7 @@ they are, so sums over arrivals are sums over receive lags, of which half suffic
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache
 
@@ -21,6 +21,9 @@ from chanest.frontend import BeamformingMap
 from vlista_core.gaussian import Covariance
 from vlista_core.linops import LinearMap
 
+_GROUP_ENTRIES = 2**18
+"""Pilots times departures times receive lags times samples that are worked on at once: small enough to stay in cache."""
+_MOST_IN_A_PRODUCT = 400
 FEWEST = 3
 """Points along an axis of more than one element: fewer could not tell a direction from its neighbours."""
 
@@ -74,12 +77,11 @@ class AngularGrid:
         return KroneckerMap(rx, tx)
 
     @cached_property
-    def coordinates(self) -> Tensor:
-        """Where an atom lies: the squared length of its direction cosines in the plane of each array, beyond one where no wave
-        comes from, and the cosine towards its zenith, of the transmitter, then of the receiver: [atoms, 4]."""
+    def coordinates(self) -> tuple[Tensor, Tensor]:
+        """Where departures and arrivals of each polarisation lie: the squared length of their direction cosines in the plane of
+        the array, beyond one where no wave comes from, and the cosine towards its zenith: [departures, 2], [arrivals, 2]."""
         arriving, departing = (_place(each, array).repeat(len(array.slants), 1) for each, array in self._ends)
-        pairs = departing.repeat_interleave(len(arriving), 0), arriving.repeat(len(departing), 1)
-        return torch.cat(pairs, 1)
+        return departing, arriving
 
     @cached_property
     def receive_ramps(self) -> Tensor:
@@ -131,21 +133,31 @@ class GridView:
         """ΦΨ for a map without structure: [batch, m, atoms]."""
         return self.phi.apply_block(self.grid.dictionary.to(self.phi.device).materialize())
 
+    def select(self, some: Tensor, phi: LinearMap) -> "GridView":
+        """What the chosen samples' Φ see. some: [k] integer, phi: of these samples."""
+        view = GridView(self.grid, phi)
+        if "sent" in vars(self):
+            view.sent, view.conjugate = self.sent[some], self.conjugate[some]
+        return view
+
     def seen(self, powers: Tensor) -> Tensor:
         """ΦRΦᴴ. powers: [batch, atoms] -> [batch, m, m]."""
         if self.beams is None:
             return (self.formed * powers[:, None, :]) @ self.formed.mH
-        grid, layout, beams = self.grid, self.grid.layout, self.beams
-        lags = grid.receive_ramps.to(powers.device)
+        return group_by_group(self._seen, (powers, self.sent, self.conjugate, *self._weights), self._group)
+
+    def _seen(self, powers: Tensor, sent: Tensor, conjugate: Tensor, *weights: Tensor) -> Tensor:
+        grid, layout, lags = self.grid, self.grid.layout, self.grid.receive_ramps.to(powers.device)
         at_receiver = powers.reshape(len(powers), -1, len(grid.rx.slants), lags.shape[1]).to(lags.dtype) @ lags.mT
         total = None
-        for q, weights in enumerate(at_receiver.unbind(2)):
-            weighted = self.sent[:, None] * weights.mT[:, :, None]
-            between = (weighted.flatten(1, 2) @ self.conjugate.mT).reshape(*weighted.shape[:3], -1)
-            both = torch.cat([between, between.mH], 1).transpose(1, 2).contiguous()
+        for q, levels in enumerate(at_receiver.unbind(2)):
+            weighted = sent[:, :, None] * levels.mT.contiguous()[:, None]
+            between = (weighted.flatten(1, 2) @ conjugate.mT).reshape(*weighted.shape[:3], -1)
+            both = torch.cat([between, between.transpose(1, 3).conj()], 2)
             pairs = both[:, :, layout.pairs.to(both.device)]
-            digital = beams.weights is None
-            part = _placed(pairs, q, len(grid.rx.slants)) if digital else combine_pairs(self._combiner(q), pairs)
+            part = (
+                combine_pairs(self._combiner(q, *weights), pairs) if weights else _placed(pairs, q, len(grid.rx.slants))
+            )
             total = part if total is None else total + part
         assert total is not None
         return total
@@ -154,25 +166,48 @@ class GridView:
         """ψᴴΦᴴMΦψ of every atom, for Hermitian M: [batch, m, m] -> [batch, atoms], real."""
         if self.beams is None:
             return (self.formed.conj() * (matrix @ self.formed)).sum(1).real
+        return group_by_group(self._forms, (matrix, self.sent, self.conjugate, *self._weights), self._group)
+
+    def _forms(self, matrix: Tensor, sent: Tensor, conjugate: Tensor, *weights: Tensor) -> Tensor:
         grid, layout, receive = self.grid, self.grid.layout, self.grid.rx.elements
-        pilots, polarisations = self.sent.shape[1], len(self.grid.rx.slants)
+        pilots, polarisations = sent.shape[1], len(grid.rx.slants)
         found, lags = [], grid.receive_ramps.to(matrix.device).conj()
         for q in range(polarisations):
-            if self.beams.weights is None:
+            if weights:
+                pairs = spread_pairs(self._combiner(q, *weights), matrix)
+            else:
                 parts = matrix.reshape(len(matrix), pilots, polarisations, receive, pilots, polarisations, receive)
                 pairs = parts[:, :, q, :, :, q].transpose(3, 4)
-            else:
-                pairs = spread_pairs(self._combiner(q), matrix)
             sums = sums_at_lags(layout, pairs)
-            beamed = (sums.flatten(1, 2) @ self.sent).reshape(*sums.shape[:3], -1)
-            power = (self.conjugate[:, None] * beamed).sum(2)
+            beamed = (sums.flatten(1, 2) @ sent).reshape(*sums.shape[:3], -1)
+            power = (conjugate[:, None] * beamed).sum(2)
             found.append(((layout.sides.to(power.device) * power).mT @ lags).real)
         return torch.stack(found, 2).flatten(1)
 
-    def _combiner(self, q: int) -> Tensor:
+    def matched(self, received: Tensor) -> Tensor:
+        """ψᴴΦᴴz of every atom. received: z, [batch, m] -> [batch, atoms]."""
+        if self.beams is None:
+            return torch.bmm(self.formed.mH.expand(len(received), -1, -1), received[:, :, None])[:, :, 0]
+        antennas, pilots = received.unflatten(1, (self.sent.shape[1], -1)), self.conjugate
+        if self.beams.weights is not None:
+            antennas = (self.beams.weights @ antennas[..., None])[..., 0]
+        receive = self.grid.dictionary.rx.to(received.device).conj()
+        return (torch.bmm(pilots.mT, antennas) @ receive).flatten(1)
+
+    @property
+    def _group(self) -> int:
+        """Samples at a time."""
+        return _GROUP_ENTRIES // (self.sent[0].numel() * self.grid.layout.shape[0])
+
+    @property
+    def _weights(self) -> tuple[Tensor, ...]:
+        """The combiners; none for a fully digital receiver."""
+        weights = self._beamformer().weights
+        return () if weights is None else (weights,)
+
+    def _combiner(self, q: int, weights: Tensor) -> Tensor:
         """The part of the combiners for the elements of one polarisation: [batch, T, elements, N_RF]."""
-        weights, elements_each = self._beamformer().weights, self.grid.rx.elements
-        assert weights is not None
+        elements_each = self.grid.rx.elements
         return weights[:, :, q * elements_each : (q + 1) * elements_each]
 
     def _beamformer(self) -> BeamformingMap:
@@ -257,13 +292,45 @@ def elements(array: Array) -> Tensor:
     return torch.cartesian_prod(torch.arange(array.columns), torch.arange(array.rows)).reshape(-1, 2)
 
 
-def smoothed(field: Tensor, axes: Sequence[int], reach: int = 1) -> Tensor:
-    """Means with weights ¼, ½, ¼ of points `reach` apart along axes that go round."""
-    for axis in axes:
-        if field.shape[axis] > 1:
-            beside = field.roll(reach, axis).add_(field.roll(-reach, axis))
-            field = beside.mul_(0.25).add_(field, alpha=0.5)
+def smoothed(field: Tensor, axes: tuple[int, int], *reaches: int) -> Tensor:
+    """Means with weights ¼, ½, ¼ of points so far apart along two axes that go round, for one reach after the other.
+
+    Along the last axes that is a product with one matrix, unless there are many points.
+    """
+    sizes = field.shape[axes[0]], field.shape[axes[1]]
+    if axes[1] == field.ndim - 1 and math.prod(sizes) <= _MOST_IN_A_PRODUCT:
+        weights = _smoothing(*sizes, reaches).to(field)
+        return (field.reshape(-1, len(weights)) @ weights).reshape(field.shape)
+    for reach in reaches:
+        for axis in axes:
+            field = _along(field, axis, reach)
     return field
+
+
+def _along(field: Tensor, axis: int, reach: int) -> Tensor:
+    if (points := field.shape[axis]) == 1:
+        return field
+    step = reach % points
+    ends = field.narrow(axis, points - step, step), field.narrow(axis, 0, step)
+    round_about = torch.cat([ends[0], field, ends[1]], axis)
+    before, after = (round_about.narrow(axis, start, points) for start in (0, 2 * step))
+    return torch.lerp(torch.lerp(before, after, 0.5), field, 0.5)
+
+
+@cache
+def _smoothing(columns: int, rows: int, reaches: tuple[int, ...]) -> Tensor:
+    """The symmetric matrix of `smoothed`: [columns·rows, columns·rows]."""
+    points = torch.eye(columns * rows).reshape(-1, columns, rows)
+    for reach in reaches:
+        points = _along(_along(points, 1, reach), 2, reach)
+    return points.flatten(1)
+
+
+def group_by_group(function: Callable[..., Tensor], tensors: Sequence[Tensor], size: int) -> Tensor:
+    """function of all tensors, at most `size` samples at a time: for large intermediate results that are to stay in cache."""
+    if len(tensors[0]) <= max(1, size):
+        return function(*tensors)
+    return torch.cat([function(*some) for some in zip(*(each.split(max(1, size)) for each in tensors), strict=True)])
 
 
 def _directions(columns: int, rows: int, dtype: torch.dtype) -> Tensor:

@@ -356,8 +356,8 @@ def sums_at_lags(layout: LagLayout, pairs: Tensor) -> Tensor:
 def _sums(pairs: Tensor, members: Tensor) -> Tensor:
     """[batch, T, N, N, T'] and which of the pairs are of each kind, [N², kinds] -> [batch, kinds, T, T']."""
     batch, pilots, receive, _, others = pairs.shape
-    flat = pairs.permute(0, 1, 4, 2, 3).reshape(batch, pilots, others, receive**2)
-    return (flat @ members.to(pairs.device, pairs.dtype)).permute(0, 3, 1, 2)
+    flat = pairs.permute(0, 1, 4, 2, 3).reshape(batch, pilots * others, receive**2)
+    return (members.to(pairs.device, pairs.dtype).mT @ flat.mT).reshape(batch, -1, pilots, others)
 
 
 def mean_lags(steering: Tensor, array: Array) -> Tensor:

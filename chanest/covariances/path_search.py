@@ -29,7 +29,7 @@ class Fit:
     gains: Tensor
     """Posterior means: [batch, paths, pol]."""
     scaled: Tensor
-    """√P times the columns, as rows: [batch, paths·pol, m]."""
+    """√P times the conjugate columns, as rows: [batch, paths·pol, m]."""
     factor: Tensor
     """Of I + scaled scaledᴴ: [batch, paths·pol, paths·pol]."""
 
@@ -41,6 +41,7 @@ class PathSearch:
         """factor: L of the model without the paths; powers: [batch, paths, pol]; found: which paths there are."""
         self.phi, self.factor, self.found = measured.phi, factor, found
         self.y = self._white(measured.y[:, None])[:, 0]
+        self.power = squared_modulus(self.y).sum(1)
         self.paths, self.powers = paths, powers
         self.columns = self._columns(paths)
         self.now = self._fit(self.columns[:, 0], powers)
@@ -62,33 +63,35 @@ class PathSearch:
         return powers.clamp_max(_LARGEST) * self.found[:, :, None]
 
     def _gauss_newton(self, furthest: Tensor) -> Tensor:
-        """Steps of the phases with the gains projected out: [batch, 4, paths]."""
+        """Steps of the phases with the gains projected out: [batch, 4, paths].
+
+        A path without power, and an axis of one element, has no slope, and so no step.
+        """
         now, (batch, paths) = self.now, self.found.shape
-        slopes = torch.einsum("bkc,bakcm->bakm", now.gains, self.columns[:, 1:]).flatten(1, 2)
-        left = self.y - torch.einsum("bkc,bkcm->bm", now.gains, self.columns[:, 0])
-        inside = torch.cholesky_solve(now.scaled.conj() @ slopes.mT, now.factor)
-        curvature = ((slopes - inside.mT @ now.scaled).conj() @ slopes.mT).real
-        slope = (slopes.conj() @ left[:, :, None])[:, :, 0].real
-        free = self.found[:, None, :] & (furthest > 0)[None, :, None]
-        free = free.flatten(1)
-        curvature = torch.where(free[:, :, None] & free[:, None, :], curvature, 0.0)
-        own = curvature.diagonal(dim1=1, dim2=2)
-        curvature = curvature + torch.diag_embed(self.damping[:, None] * own + 1.0)
-        step = torch.cholesky_solve((slope * free)[:, :, None], cholesky(curvature))[:, :, 0]
-        limit = furthest[None, :, None]
-        return step.reshape(batch, AXES, paths).clamp(-limit, limit)
+        slopes = (now.gains[:, None, :, :, None] * self.columns[:, 1:]).sum(3).flatten(1, 2)
+        fitted = torch.bmm(now.gains.reshape(batch, 1, -1), self.columns[:, 0].flatten(1, 2))
+        conjugate = slopes.conj().resolve_conj()
+        inside = torch.bmm(now.scaled, slopes.mT)
+        explained = torch.bmm(inside.mH, torch.cholesky_solve(inside, now.factor))
+        curvature = (torch.bmm(conjugate, slopes.mT) - explained).real
+        curvature.diagonal(dim1=1, dim2=2).mul_(1.0 + self.damping[:, None]).add_(1.0)
+        slope = torch.bmm(conjugate, (self.y[:, None] - fitted).mT).real
+        step = torch.cholesky_solve(slope, cholesky(curvature)).reshape(batch, AXES, paths)
+        return step.clamp(-furthest[:, None], furthest[:, None])
 
     def _fit(self, columns: Tensor, powers: Tensor) -> Fit:
         """columns: whitened, [batch, paths, pol, m]."""
         root = powers.sqrt()
         scaled = (root[..., None] * columns).flatten(1, 2)
-        identity = torch.eye(scaled.shape[1], dtype=scaled.dtype, device=scaled.device)
-        factor = cholesky(scaled.conj() @ scaled.mT + identity)
-        matched = (scaled.conj() @ self.y[:, :, None])[:, :, 0]
-        solved = torch.cholesky_solve(matched[:, :, None], factor)[:, :, 0]
-        misfit = squared_modulus(self.y).sum(1) - (matched.conj() * solved).real.sum(1)
+        conjugate = scaled.conj().resolve_conj()
+        gram = torch.bmm(conjugate, scaled.mT)
+        gram.diagonal(dim1=1, dim2=2).add_(1.0)
+        factor = cholesky(gram)
+        matched = torch.bmm(conjugate, self.y[:, :, None])
+        solved = torch.cholesky_solve(matched, factor)
+        misfit = self.power - (matched.conj() * solved).real.sum((1, 2))
         volume = 2 * factor.diagonal(dim1=1, dim2=2).real.log().sum(1)
-        return Fit(-(misfit + volume), root * solved.reshape(powers.shape), scaled, factor)
+        return Fit(-(misfit + volume), root * solved.reshape(powers.shape), conjugate, factor)
 
     def _columns(self, paths: Paths) -> Tensor:
         """Whitened, with slopes: [batch, 5, paths, pol, m]."""

@@ -26,8 +26,8 @@ from vlista_core.tensorfile import Json
 
 OVERSAMPLING = (1.25, 1.25, 1.5, 1.75, 1.75, 1.75)
 _WIDTH, _PATH_LAYERS = 24, 2
-_CHUNK_ENTRIES = 2**17
-"""Atoms times samples that are worked on at once: small enough to stay in cache."""
+_CHUNK_ENTRIES = 2**18
+"""Atoms times samples of a chunk."""
 
 
 class Universal(ChannelEstimator):

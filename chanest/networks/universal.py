@@ -23,7 +23,14 @@ import torch
 from torch import Tensor, nn
 
 from chanest.arrays import Array
-from chanest.covariances.angular import AngularCovariance, AngularGrid, GridView, angular_grid_of, smoothed
+from chanest.covariances.angular import (
+    AngularCovariance,
+    AngularGrid,
+    GridView,
+    angular_grid_of,
+    group_by_group,
+    smoothed,
+)
 from chanest.covariances.offgrid import PathCovariance
 from chanest.covariances.refining import LEFT, OffGrid, around, improve, peaks, take_off
 from vlista_core.estimate import Measurement
@@ -31,8 +38,10 @@ from vlista_core.gaussian import Posterior, condition
 from vlista_core.models.augmentation import initialise
 from vlista_core.prox import squared_modulus
 
-_FEATURES, _PLACE, _CONTEXT = 24, 4, 6
-"""Numbers of an atom, of its place on the grid and of a sample that a layer sees."""
+_OWN, _SHARED, _PLACE, _CONTEXT = 16, 4, 2, 6
+"""Numbers that a layer sees: of an atom, of what shares its departure or its arrival, of the place of that, of a sample."""
+_GROUP = 2**14
+"""Atoms times samples of which a layer sees all numbers at once: what they need stays in cache."""
 _LEAST_SHARE, _LEAST_RATIO, _LEAST_DETERMINED = 0.03, 1e-4, 1e-8
 """What the power of a channel is at the least, in units of that of y; what is added to g/q and to p·q before the logarithm."""
 _DEAD = 1e-6
@@ -45,7 +54,7 @@ _LEAST_POWER = 1e-6
 """Added to powers in units of their mean before a logarithm is taken."""
 _MOST_PATHS, _MOST_LATER = 8, 2
 """Peaks that leave the grid at the most, at first and after every later layer."""
-_ROUNDS, _ROUNDS_AFTER = 3, 2
+_ROUNDS, _ROUNDS_AFTER = 2, 2
 """Of the improvement of paths when the first ones leave, and after every later layer."""
 _HOPELESS = 20.0
 """Nats that a model with one path may lack before it is given up, for its later layers bring some; half of it with two."""
@@ -110,23 +119,40 @@ class Seen(NamedTuple):
     """p·q, from 0 to 1."""
 
 
+class Features(NamedTuple):
+    """What a layer sees of every atom, and of what shares a departure or an arrival with it."""
+
+    own: Tensor
+    """[batch, 16, atoms]."""
+    departing: Tensor
+    """[batch, 4, departures], of each polarisation."""
+    arriving: Tensor
+    """[batch, 4, arrivals], of each polarisation."""
+
+
 class AtomLayer(nn.Module):
     """One update of all powers: two hidden layers on what is seen of an atom, of its surroundings and of the sample."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.enter = nn.Linear(_FEATURES, width, bias=False)
-        self.place = nn.Linear(_PLACE, width)
+        self.enter = nn.Linear(_OWN, width, bias=False)
+        self.departing = nn.Linear(_SHARED + _PLACE, width)
+        self.arriving = nn.Linear(_SHARED + _PLACE, width, bias=False)
         self.context = nn.Linear(_CONTEXT + width, width)
         self.middle = nn.Linear(width, width)
         self.leave = nn.Linear(width, 2)
 
-    def forward(self, features: Tensor, place: Tensor, context: Tensor) -> tuple[Tensor, Tensor]:
-        """features: [batch, 24, atoms], place: [atoms, 4], context: [batch, 6] -> a and b, [batch, atoms] each.
+    def forward(self, features: Features, grid: AngularGrid, context: Tensor) -> tuple[Tensor, Tensor]:
+        """context: [batch, 6] -> a and b, [batch, atoms] each.
 
         Atoms come last: every product is a few rows times a long one, and nothing is transposed.
         """
-        hidden = _mapped(self.enter.weight, features, self.place(place).mT)
+        departing, arriving = (
+            layer(torch.cat([seen.mT, place.to(seen).expand(len(seen), -1, -1)], 2)).mT
+            for layer, seen, place in zip((self.departing, self.arriving), features[1:], grid.coordinates, strict=True)
+        )
+        hidden = (departing[:, :, :, None] + arriving[:, :, None]).flatten(2)
+        hidden = _mapped(self.enter.weight, features.own, hidden)
         everywhere = self.context(torch.cat([context, torch.relu(hidden).mean(2)], 1))
         hidden = hidden.add_(everywhere[:, :, None]).relu_()
         hidden = hidden + _mapped(self.middle.weight, hidden, self.middle.bias[:, None]).relu_()
@@ -135,7 +161,7 @@ class AtomLayer(nn.Module):
 
 
 def _mapped(weight: Tensor, maps: Tensor, bias: Tensor) -> Tensor:
-    """weight: [rows, k], maps: [batch, k, atoms], bias: [rows, atoms or 1] -> [batch, rows, atoms]."""
+    """weight: [rows, k], maps: [batch, k, atoms], bias: [(batch,) rows or 1, atoms or 1] -> [batch, rows, atoms]."""
     return torch.baddbmm(bias, weight.expand(len(maps), -1, -1), maps)
 
 
@@ -173,13 +199,14 @@ class UniversalNetwork(nn.Module):
             posterior = condition(prior, measured)
             seen = _seen(posterior, prior)
             looks.append(Look(prior, posterior, seen.determined))
-            features, context = _of_atoms(grid, seen, log_powers), _of_sample(measured, posterior, prior, seen)
-            log_powers = _updated(layer, features, context, log_powers, seen, grid)
-            determined = log_powers.exp() * seen.expected
+            log_powers = _updated(layer, log_powers, seen, _of_sample(measured, posterior, prior, seen), grid)
+            before, coarse = log_powers, grid
             if finer != grid.oversampling:
-                coarse, grid = grid, angular_grid_of(rx, tx, finer, measured.y.dtype)
-                log_powers, view = interpolated(log_powers, coarse, grid), GridView(grid, measured.phi)
-                determined = interpolated(determined, coarse, grid, add_up=False)
+                grid = angular_grid_of(rx, tx, finer, measured.y.dtype)
+                log_powers, view = interpolated(before, coarse, grid), GridView(grid, measured.phi)
+        determined = before.exp() * seen.expected
+        if grid != coarse:
+            determined = interpolated(determined, coarse, grid, add_up=False)
         prior = AngularCovariance(log_powers.exp(), grid, view)
         return [*looks, Look(prior, condition(prior, measured), determined)]
 
@@ -194,22 +221,22 @@ class UniversalNetwork(nn.Module):
         some = (evidence - self._price(off) > alone - _HOPELESS / off.count).nonzero()[:, 0]
         if not len(some):
             return None
+        assert model.view is not None
         measured, off, grid = measured.select(some), off.select(some).shortened(), model.grid
-        view, log_powers, looks = GridView(grid, measured.phi), left[some].log(), []
+        view, left, looks = model.view.select(some, measured.phi), left[some], []
+        log_powers, model = left.log(), AngularCovariance(left, grid, view)
         for layer in self.path_layers:
-            model = AngularCovariance(log_powers.exp(), grid, view)
             prior = off.with_grid(model)
             posterior = condition(prior, measured)
             seen = _seen(posterior, model)
             looks.append(Look(prior, posterior, seen.determined))
-            features, context = _of_atoms(grid, seen, log_powers), _of_sample(measured, posterior, model, seen, off)
-            log_powers = _updated(layer, features, context, log_powers, seen, grid)
+            context = _of_sample(measured, posterior, model, seen, off)
+            log_powers = _updated(layer, log_powers, seen, context, grid)
             model = AngularCovariance(log_powers.exp(), grid, view)
             more = peaks(model, model.powers * seen.expected, most=_MOST_LATER)
             log_powers = torch.where(around(more, grid), log_powers + math.log(LEFT), log_powers)
-            off = off.and_more(more)
-            off = improve(off, AngularCovariance(log_powers.exp(), grid, view), measured, rounds=_ROUNDS_AFTER)
-        model = AngularCovariance(log_powers.exp(), grid, view)
+            model = AngularCovariance(log_powers.exp(), grid, view)
+            off = improve(off.and_more(more), model, measured, rounds=_ROUNDS_AFTER)
         prior = off.with_grid(model)
         looks.append(Look(prior, condition(prior, measured), looks[-1].determined))
         gain = (looks[-1].posterior.log_evidence - alone[some]).detach() - self._price(off)
@@ -232,13 +259,16 @@ class UniversalNetwork(nn.Module):
         return (self.price[0] + axes * self.price[1] + pairs * self.price[2]) * off.count
 
 
-def _updated(
-    layer: nn.Module, features: Tensor, context: Tensor, log_powers: Tensor, seen: Seen, grid: AngularGrid
-) -> Tensor:
+def _updated(layer: nn.Module, log_powers: Tensor, seen: Seen, context: Tensor, grid: AngularGrid) -> Tensor:
     """log p + ½ log(g/q)·(1 + a) + b: [batch, atoms]."""
-    scale, shift = layer(features, grid.coordinates.to(features), context)
-    moved: Tensor = log_powers + seen.step * (1.0 + scale) + shift
-    return moved.clamp(_LOWEST, _HIGHEST)
+
+    def some(log_powers: Tensor, context: Tensor, *parts: Tensor) -> Tensor:
+        part = Seen(*parts)
+        scale, shift = layer(_of_atoms(grid, part, log_powers), grid, context)
+        moved: Tensor = log_powers + part.step * (1.0 + scale) + shift
+        return moved.clamp(_LOWEST, _HIGHEST)
+
+    return group_by_group(some, (log_powers, context, *seen), _GROUP // grid.atoms)
 
 
 def _seen(posterior: Posterior, model: AngularCovariance) -> Seen:
@@ -249,7 +279,7 @@ def _seen(posterior: Posterior, model: AngularCovariance) -> Seen:
     most = expected.amax(1, keepdim=True)
     alive = expected > 2 * _DEAD * most
     expected = expected.maximum(_DEAD * most + torch.finfo(expected.dtype).tiny)
-    asked = squared_modulus(view.grid.dictionary.to(expected.device).adjoint(posterior.gradient))
+    asked = squared_modulus(view.matched(posterior.whitened))
     ratio = torch.where(alive, asked / expected, 1.0)
     step = torch.where(alive, 0.5 * torch.log(ratio + _LEAST_RATIO), 0.0)
     return Seen(expected, ratio, step, model.powers * expected)
@@ -302,32 +332,43 @@ def _polarisations(grid: AngularGrid) -> int:
     return len(grid.tx.slants) * len(grid.rx.slants)
 
 
-def _of_atoms(grid: AngularGrid, seen: Seen, log_powers: Tensor) -> Tensor:
-    """What is seen of every atom and of its surroundings: [batch, 24, atoms].
+def _of_atoms(grid: AngularGrid, seen: Seen, log_powers: Tensor) -> Features:
+    """What is seen of every atom and of its surroundings.
 
-    Its step, log p·q, log p relative to the mean; then, as logarithms of means: the powers around it, before and after the
-    plain step, and the ratios g/q around it, near and far; both over all atoms that share its departure, its arrival, its row
-    of departures or its row of arrivals; and the mean step around it. A mean is taken before the logarithm: a strong
-    neighbour leaks, and the mean of g/q over many atoms tells their power where noise hides that of each.
+    Its step, log p·q, log p relative to the mean; the mean step around it; then, as logarithms of means: the powers around it,
+    before and after the plain step, and the ratios g/q around it, near and far; both over all atoms that share its departure,
+    its arrival, its row of departures or its row of arrivals. A mean is taken before the logarithm: a strong neighbour leaks,
+    and the mean of g/q over many atoms tells their power where noise hides that of each.
     """
-    batch, shape = len(log_powers), grid.shape
-    relative = log_powers - log_powers.logsumexp(1, keepdim=True) + math.log(grid.atoms)
-    moved = log_powers + seen.step
-    moved = moved - moved.logsumexp(1, keepdim=True) + math.log(grid.atoms)
-    powers = torch.stack([moved, relative]).exp()
-    maps = torch.cat([powers, torch.stack([seen.ratio, seen.step])]).reshape(4, batch, *shape)
-    near, beside = smoothed(maps, _DEPARTURES), smoothed(maps[::3], _ARRIVALS)
-    both = smoothed(near[:3], _ARRIVALS)
-    far = smoothed(both[::2], _DEPARTURES, reach=2)
-    wide = smoothed(smoothed(far, _DEPARTURES, reach=4), _ARRIVALS)
-    around = [*near[:3], *both, *far, *wide, beside[0]]
-    ends, rows = ((4, 5, 6), (1, 2, 3)), ((1, 2, 4, 5, 6), (1, 2, 3, 4, 5))
-    shared = [maps[place].mean(axes, keepdim=True) for place in (0, 2) for axes in (*ends, *rows)]
-    flat = [field.expand(batch, *shape).reshape(batch, 1, -1) for field in (*around, *shared)]
-    logs = torch.log(torch.cat(flat, 1).add_(_LEAST_POWER)).mul_(0.25)
-    own = [seen.step, torch.log(seen.determined + _LEAST_DETERMINED) / 4.0, relative / 4.0]
-    of_steps = [field.reshape(batch, 1, -1) for field in (near[3], beside[1])]
-    return torch.cat([*(field[:, None] for field in own), logs, *of_steps], 1)
+    batch = len(log_powers)
+    powers = log_powers.exp()
+    relative = log_powers - powers.mean(1, keepdim=True).log()
+    moved = powers * seen.step.exp()
+    powers, moved = (each / each.mean(1, keepdim=True) for each in (powers, moved))
+    maps = torch.stack([moved, powers, seen.ratio, seen.step]).reshape(4, batch, *grid.shape)
+    near, beside = smoothed(maps, _DEPARTURES, 1), smoothed(maps[::3], _ARRIVALS, 1)
+    both = smoothed(near[:3], _ARRIVALS, 1)
+    far = smoothed(both[::2], _DEPARTURES, 2)
+    wide = smoothed(smoothed(far, _DEPARTURES, 4), _ARRIVALS, 1)
+    around = torch.cat([near[:3], both, far, wide, beside[:1]]).reshape(-1, batch, grid.atoms).transpose(0, 1)
+    steps = (seen.step, torch.log(seen.determined + _LEAST_DETERMINED) / 4.0, relative / 4.0)
+    of_steps = (near[3].reshape(batch, -1), beside[1].reshape(batch, -1))
+    own = torch.cat([torch.stack([*steps, *of_steps], 1), _log_mean(around)], 1)
+    return Features(own, _shared(maps[::2], (5, 6, 7)), _shared(maps[::2], (2, 3, 4)))
+
+
+def _shared(maps: Tensor, other: tuple[int, ...]) -> Tensor:
+    """Means over all atoms that share a direction of one end, and over those of its row, as logarithms: [batch, 4, directions].
+
+    maps: [2, batch, pol_t, columns, rows, pol_r, columns, rows]; other: axes of the other end.
+    """
+    means = maps.mean(other)
+    rows = means.mean((2, 3), keepdim=True).expand_as(means)
+    return _log_mean(torch.cat([means, rows]).flatten(2).transpose(0, 1))
+
+
+def _log_mean(means: Tensor) -> Tensor:
+    return torch.log(means + _LEAST_POWER).mul_(0.25)
 
 
 def _of_sample(
