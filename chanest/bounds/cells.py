@@ -12,7 +12,7 @@ from chanest.channels.rays import Rays
 from chanest.channels.source import ChannelSource
 from chanest.covariances.columns import ColumnCovariance
 from chanest.problem import ChannelBatch, ChannelProblem
-from vlista_core.estimate import Estimate
+from vlista_core.estimate import Estimate, Measurement
 from vlista_core.linalg import solve_hermitian
 
 
@@ -70,6 +70,11 @@ def _phases_of_a_cell(array: Array) -> list[Tensor]:
 
 def _least_error(source: ChannelSource, truth: Truth) -> Tensor:
     derivatives = cell_derivatives(source, truth.rays)
-    information = 2 / truth.measured.noise_var[:, None, None] * derivatives.gram_seen(truth.measured.phi).real
-    information.diagonal(dim1=1, dim2=2).add_(1.0)
-    return solve_hermitian(information, derivatives.inner_products().real).diagonal(dim1=1, dim2=2).sum(1)
+    spread = solve_hermitian(_information(derivatives, truth.measured), derivatives.inner_products().real)
+    return spread.diagonal(dim1=1, dim2=2).sum(1)
+
+
+def _information(derivatives: ColumnCovariance, measured: Measurement) -> Tensor:
+    """F, what y and the helper say of the unknowns: [batch, unknowns, unknowns]."""
+    seen = 2 / measured.noise_var[:, None, None] * derivatives.gram_seen(measured.phi).real
+    return seen + torch.eye(seen.shape[1], dtype=seen.dtype, device=seen.device)

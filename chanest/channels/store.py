@@ -34,7 +34,7 @@ SNR_DEFINITION = "E|h_ij|^2 = 1 over the ensemble; SNR = 1 / noise_var, noise_va
 CHUNK = 256
 _STRUCTURE = 1 << 16
 """Bytes of a file besides its data, and more."""
-_RAYS = tuple(f"rays/{name}" for name in FIELD_NAMES)
+_RAYS = tuple(map("rays/{}".format, FIELD_NAMES))
 """In a file of channels whose rays are known: all of them or none."""
 _TYPES = dict.fromkeys(_RAYS, "float32") | {"h": "complex64", "rays/model": "int64", "written": "uint32"}
 """`written` has a checksum for each chunk, 0 before it is written."""
