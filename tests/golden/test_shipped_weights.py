@@ -72,11 +72,11 @@ PUBLISHED = {-10.0: -1.4, 0.0: -8.0, 10.0: -15.8, 20.0: -24.2}
 """SNR -> NMSE in dB of the diffusion model of B. Fesl and co-authors on the spatial channel model, 64×16, three clusters."""
 
 
-@pytest.mark.parametrize(("snr_db", "gap"), [(-10.0, 0.7), (0.0, 0.4), (10.0, 0.4), (20.0, 0.4)])
+@pytest.mark.parametrize(("snr_db", "gap"), [(-10.0, 0.6), (0.0, 0.2), (10.0, 0.1), (20.0, 0.1)])
 def test_product_lmmse_is_near_the_genie_of_the_spatial_channel_model_and_beats_a_diffusion_model(
     snr_db: float, gap: float
 ) -> None:
-    """0.4 dB is asked; at -10 dB the spectra are not found that well after 1,463 steps of training."""
+    """0.4 dB is asked; at -10 dB not even the mean of the true posterior is that near (`benchmarks/scm_posterior.py`)."""
     name = "scm_64x16"
     ours = _nmse("product-lmmse", name, snr_db)
     genie = get_bound("genie-covariance", _problem(name)).nmse_db(_batch(name, snr_db))
