@@ -73,7 +73,7 @@ class NoiseModel(nn.Module):
         if self.directions is None and self.find is not None:
             self.directions = self.find().to(y.device)
         block, count = phi.blocks()
-        if self.directions is None:
+        if self.directions is None or len(self.directions) != block.shape[1]:
             covariance = block.gram()
         else:
             seen = block.apply_block(self.directions.to(y.dtype)[None])

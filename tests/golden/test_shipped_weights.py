@@ -86,7 +86,7 @@ def test_product_lmmse_is_near_the_genie_of_the_spatial_channel_model_and_beats_
 
 @pytest.mark.parametrize(("snr_db", "asked"), [(0.0, -15.9), (10.0, -22.6), (20.0, -29.5)])
 def test_cluster_lmmse_is_joint_over_delay_and_angle(snr_db: float, asked: float) -> None:
-    """Better by a decibel than a genie that takes delay modes one by one, and near the joint one on the same draws."""
+    """Better than a genie that takes delay modes one by one, by more than a decibel, and near the joint one."""
     problem = _problem("wideband_64x4")
     batch = _batch("wideband_64x4", snr_db, 64)
     made = chanest.get_estimator("cluster-lmmse", problem)
