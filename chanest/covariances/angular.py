@@ -23,7 +23,6 @@ from vlista_core.linops import LinearMap
 
 _GROUP_ENTRIES = 2**18
 """Pilots times departures times receive lags times samples that are worked on at once: small enough to stay in cache."""
-_MOST_IN_A_PRODUCT = 400
 FEWEST = 3
 """Points along an axis of more than one element: fewer could not tell a direction from its neighbours."""
 
@@ -290,40 +289,6 @@ def ramps(phases: Tensor, places: Tensor) -> Tensor:
 def elements(array: Array) -> Tensor:
     """(column, row) of the elements of one polarisation in the order of vec(H): [N, 2]."""
     return torch.cartesian_prod(torch.arange(array.columns), torch.arange(array.rows)).reshape(-1, 2)
-
-
-def smoothed(field: Tensor, axes: tuple[int, int], *reaches: int) -> Tensor:
-    """Means with weights ¼, ½, ¼ of points so far apart along two axes that go round, for one reach after the other.
-
-    Along the last axes that is a product with one matrix, unless there are many points.
-    """
-    sizes = field.shape[axes[0]], field.shape[axes[1]]
-    if axes[1] == field.ndim - 1 and math.prod(sizes) <= _MOST_IN_A_PRODUCT:
-        weights = _smoothing(*sizes, reaches).to(field)
-        return (field.reshape(-1, len(weights)) @ weights).reshape(field.shape)
-    for reach in reaches:
-        for axis in axes:
-            field = _along(field, axis, reach)
-    return field
-
-
-def _along(field: Tensor, axis: int, reach: int) -> Tensor:
-    if (points := field.shape[axis]) == 1:
-        return field
-    step = reach % points
-    ends = field.narrow(axis, points - step, step), field.narrow(axis, 0, step)
-    round_about = torch.cat([ends[0], field, ends[1]], axis)
-    before, after = (round_about.narrow(axis, start, points) for start in (0, 2 * step))
-    return torch.lerp(torch.lerp(before, after, 0.5), field, 0.5)
-
-
-@cache
-def _smoothing(columns: int, rows: int, reaches: tuple[int, ...]) -> Tensor:
-    """The symmetric matrix of `smoothed`: [columns·rows, columns·rows]."""
-    points = torch.eye(columns * rows).reshape(-1, columns, rows)
-    for reach in reaches:
-        points = _along(_along(points, 1, reach), 2, reach)
-    return points.flatten(1)
 
 
 def group_by_group(function: Callable[..., Tensor], tensors: Sequence[Tensor], size: int) -> Tensor:

@@ -23,45 +23,27 @@ import torch
 from torch import Tensor, nn
 
 from chanest.arrays import Array
-from chanest.covariances.angular import (
-    AngularCovariance,
-    AngularGrid,
-    GridView,
-    angular_grid_of,
-    group_by_group,
-    smoothed,
-)
+from chanest.covariances.angular import AngularCovariance, AngularGrid, GridView, angular_grid_of
 from chanest.covariances.offgrid import PathCovariance
 from chanest.covariances.refining import LEFT, OffGrid, around, improve, peaks, take_off
+from chanest.networks.atoms import HIGHEST, LOWEST, AtomLayer, Seen, updated
 from vlista_core.estimate import Measurement
 from vlista_core.gaussian import Posterior, condition
 from vlista_core.models.augmentation import initialise
 from vlista_core.prox import squared_modulus
 
-_OWN, _SHARED, _PLACE, _CONTEXT = 16, 4, 2, 6
-"""Numbers that a layer sees: of an atom, of what shares its departure or its arrival, of the place of that, of a sample."""
-_GROUP = 2**14
-"""Atoms times samples of which a layer sees all numbers at once: what they need stays in cache."""
-_LEAST_SHARE, _LEAST_RATIO, _LEAST_DETERMINED = 0.03, 1e-4, 1e-8
-"""What the power of a channel is at the least, in units of that of y; what is added to g/q and to p·q before the logarithm."""
+_LEAST_SHARE, _LEAST_RATIO = 0.03, 1e-4
+"""What the power of a channel is at the least, in units of that of y; what is added to g/q before the logarithm."""
 _DEAD = 1e-6
 """An atom of which the beams see less, as a share of the best seen one, keeps its power: y says nothing of it."""
-_LOWEST, _HIGHEST = -25.0, 15.0
-"""Of log p, in units of the power of y."""
 LEAST_NOISE = 1e-6
 """σ² at the least, in units of the mean power of y: what single precision can tell."""
-_LEAST_POWER = 1e-6
-"""Added to powers in units of their mean before a logarithm is taken."""
 _MOST_PATHS, _MOST_LATER = 8, 2
 """Peaks that leave the grid at the most, at first and after every later layer."""
 _ROUNDS, _ROUNDS_AFTER = 2, 2
 """Of the improvement of paths when the first ones leave, and after every later layer."""
 _HOPELESS = 20.0
 """Nats that a model with one path may lack before it is given up, for its later layers bring some; half of it with two."""
-
-
-_DEPARTURES, _ARRIVALS = (3, 4), (6, 7)
-"""Axes of directions in a stack of maps [maps, batch, pol_t, columns, rows, pol_r, columns, rows]."""
 
 
 class Look(NamedTuple):
@@ -106,65 +88,6 @@ class Answer(NamedTuple):
         return mean.index_add(0, paths.some, paths.weight[:, None] * apart)
 
 
-class Seen(NamedTuple):
-    """Statistics of every atom: [batch, atoms] each."""
-
-    expected: Tensor
-    """q."""
-    ratio: Tensor
-    """g/q, 1 where the beams see nothing of an atom."""
-    step: Tensor
-    """½ log(g/q)."""
-    determined: Tensor
-    """p·q, from 0 to 1."""
-
-
-class Features(NamedTuple):
-    """What a layer sees of every atom, and of what shares a departure or an arrival with it."""
-
-    own: Tensor
-    """[batch, 16, atoms]."""
-    departing: Tensor
-    """[batch, 4, departures], of each polarisation."""
-    arriving: Tensor
-    """[batch, 4, arrivals], of each polarisation."""
-
-
-class AtomLayer(nn.Module):
-    """One update of all powers: two hidden layers on what is seen of an atom, of its surroundings and of the sample."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.enter = nn.Linear(_OWN, width, bias=False)
-        self.departing = nn.Linear(_SHARED + _PLACE, width)
-        self.arriving = nn.Linear(_SHARED + _PLACE, width, bias=False)
-        self.context = nn.Linear(_CONTEXT + width, width)
-        self.middle = nn.Linear(width, width)
-        self.leave = nn.Linear(width, 2)
-
-    def forward(self, features: Features, grid: AngularGrid, context: Tensor) -> tuple[Tensor, Tensor]:
-        """context: [batch, 6] -> a and b, [batch, atoms] each.
-
-        Atoms come last: every product is a few rows times a long one, and nothing is transposed.
-        """
-        departing, arriving = (
-            layer(torch.cat([seen.mT, place.to(seen).expand(len(seen), -1, -1)], 2)).mT
-            for layer, seen, place in zip((self.departing, self.arriving), features[1:], grid.coordinates, strict=True)
-        )
-        hidden = (departing[:, :, :, None] + arriving[:, :, None]).flatten(2)
-        hidden = _mapped(self.enter.weight, features.own, hidden)
-        everywhere = self.context(torch.cat([context, torch.relu(hidden).mean(2)], 1))
-        hidden = hidden.add_(everywhere[:, :, None]).relu_()
-        hidden = hidden + _mapped(self.middle.weight, hidden, self.middle.bias[:, None]).relu_()
-        scale, shift = _mapped(self.leave.weight, hidden, self.leave.bias[:, None]).unbind(1)
-        return scale, shift
-
-
-def _mapped(weight: Tensor, maps: Tensor, bias: Tensor) -> Tensor:
-    """weight: [rows, k], maps: [batch, k, atoms], bias: [(batch,) rows or 1, atoms or 1] -> [batch, rows, atoms]."""
-    return torch.baddbmm(bias, weight.expand(len(maps), -1, -1), maps)
-
-
 class UniversalNetwork(nn.Module):
     """Layers on grids that become finer, then layers with paths; one set of weights for arrays, front ends and channels."""
 
@@ -199,7 +122,7 @@ class UniversalNetwork(nn.Module):
             posterior = condition(prior, measured)
             seen = _seen(posterior, prior)
             looks.append(Look(prior, posterior, seen.determined))
-            log_powers = _updated(layer, log_powers, seen, _of_sample(measured, posterior, prior, seen), grid)
+            log_powers = updated(layer, log_powers, seen, _of_sample(measured, posterior, prior, seen), grid)
             before, coarse = log_powers, grid
             if finer != grid.oversampling:
                 grid = angular_grid_of(rx, tx, finer, measured.y.dtype)
@@ -231,7 +154,7 @@ class UniversalNetwork(nn.Module):
             seen = _seen(posterior, model)
             looks.append(Look(prior, posterior, seen.determined))
             context = _of_sample(measured, posterior, model, seen, off)
-            log_powers = _updated(layer, log_powers, seen, context, grid)
+            log_powers = updated(layer, log_powers, seen, context, grid)
             model = AngularCovariance(log_powers.exp(), grid, view)
             more = peaks(model, model.powers * seen.expected, most=_MOST_LATER)
             log_powers = torch.where(around(more, grid), log_powers + math.log(LEFT), log_powers)
@@ -257,18 +180,6 @@ class UniversalNetwork(nn.Module):
         axes = sum(size > 1 for array in ends for size in (array.columns, array.rows))
         pairs = math.prod(len(array.slants) for array in ends)
         return (self.price[0] + axes * self.price[1] + pairs * self.price[2]) * off.count
-
-
-def _updated(layer: nn.Module, log_powers: Tensor, seen: Seen, context: Tensor, grid: AngularGrid) -> Tensor:
-    """log p + ½ log(g/q)·(1 + a) + b: [batch, atoms]."""
-
-    def some(log_powers: Tensor, context: Tensor, *parts: Tensor) -> Tensor:
-        part = Seen(*parts)
-        scale, shift = layer(_of_atoms(grid, part, log_powers), grid, context)
-        moved: Tensor = log_powers + part.step * (1.0 + scale) + shift
-        return moved.clamp(_LOWEST, _HIGHEST)
-
-    return group_by_group(some, (log_powers, context, *seen), _GROUP // grid.atoms)
 
 
 def _seen(posterior: Posterior, model: AngularCovariance) -> Seen:
@@ -325,50 +236,11 @@ def _flat_start(measured: Measurement, view: GridView) -> Tensor:
     seen = measured.phi.squared_frobenius_norm().clamp_min(torch.finfo(measured.noise_var.dtype).tiny)
     share = (1.0 - measured.noise_var).clamp_min(_LEAST_SHARE)
     level = torch.log(share * measured.y.shape[1] / (seen * view.grid.atoms)) + math.log(_polarisations(view.grid))
-    return level.clamp(_LOWEST, _HIGHEST)[:, None].expand(-1, view.grid.atoms)
+    return level.clamp(LOWEST, HIGHEST)[:, None].expand(-1, view.grid.atoms)
 
 
 def _polarisations(grid: AngularGrid) -> int:
     return len(grid.tx.slants) * len(grid.rx.slants)
-
-
-def _of_atoms(grid: AngularGrid, seen: Seen, log_powers: Tensor) -> Features:
-    """What is seen of every atom and of its surroundings.
-
-    Its step, log p·q, log p relative to the mean; the mean step around it; then, as logarithms of means: the powers around it,
-    before and after the plain step, and the ratios g/q around it, near and far; both over all atoms that share its departure,
-    its arrival, its row of departures or its row of arrivals. A mean is taken before the logarithm: a strong neighbour leaks,
-    and the mean of g/q over many atoms tells their power where noise hides that of each.
-    """
-    batch = len(log_powers)
-    powers = log_powers.exp()
-    relative = log_powers - powers.mean(1, keepdim=True).log()
-    moved = powers * seen.step.exp()
-    powers, moved = (each / each.mean(1, keepdim=True) for each in (powers, moved))
-    maps = torch.stack([moved, powers, seen.ratio, seen.step]).reshape(4, batch, *grid.shape)
-    near, beside = smoothed(maps, _DEPARTURES, 1), smoothed(maps[::3], _ARRIVALS, 1)
-    both = smoothed(near[:3], _ARRIVALS, 1)
-    far = smoothed(both[::2], _DEPARTURES, 2)
-    wide = smoothed(smoothed(far, _DEPARTURES, 4), _ARRIVALS, 1)
-    around = torch.cat([near[:3], both, far, wide, beside[:1]]).reshape(-1, batch, grid.atoms).transpose(0, 1)
-    steps = (seen.step, torch.log(seen.determined + _LEAST_DETERMINED) / 4.0, relative / 4.0)
-    of_steps = (near[3].reshape(batch, -1), beside[1].reshape(batch, -1))
-    own = torch.cat([torch.stack([*steps, *of_steps], 1), _log_mean(around)], 1)
-    return Features(own, _shared(maps[::2], (5, 6, 7)), _shared(maps[::2], (2, 3, 4)))
-
-
-def _shared(maps: Tensor, other: tuple[int, ...]) -> Tensor:
-    """Means over all atoms that share a direction of one end, and over those of its row, as logarithms: [batch, 4, directions].
-
-    maps: [2, batch, pol_t, columns, rows, pol_r, columns, rows]; other: axes of the other end.
-    """
-    means = maps.mean(other)
-    rows = means.mean((2, 3), keepdim=True).expand_as(means)
-    return _log_mean(torch.cat([means, rows]).flatten(2).transpose(0, 1))
-
-
-def _log_mean(means: Tensor) -> Tensor:
-    return torch.log(means + _LEAST_POWER).mul_(0.25)
 
 
 def _of_sample(

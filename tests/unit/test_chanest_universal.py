@@ -19,6 +19,7 @@ from chanest.covariances.offgrid import Paths
 from chanest.covariances.refining import LEFT, around, improve, peaks, take_off
 from chanest.estimators.universal import Universal
 from chanest.frontend import BeamformingMap
+from chanest.networks.atoms import smoothed
 from chanest.networks.universal import interpolated, scaled
 from chanest.pilots import draw_beams, draw_combiners
 from chanest.problem import ChannelProblem
@@ -61,6 +62,11 @@ def test_a_grid_is_seen_as_if_phi_psi_were_formed(rx: Array, tx: Array, chains: 
         torch.testing.assert_close(view.seen(powers), (formed * powers[:, None]) @ formed.mH, rtol=1e-4, atol=1e-3)
         expected = (formed.conj() * (matrix @ formed)).sum(1).real
         torch.testing.assert_close(view.forms(matrix), expected, rtol=1e-4, atol=1e-2)
+        matched = (formed.mH @ factor[:, :, :1])[:, :, 0]
+        torch.testing.assert_close(view.matched(factor[:, :, 0]), matched, rtol=1e-4, atol=1e-3)
+        some = torch.tensor([2, 0])
+        chosen = view.select(some, front.select(some))
+        torch.testing.assert_close(chosen.seen(powers[some]), view.seen(powers)[some], rtol=1e-5, atol=1e-4)
 
 
 def test_a_finer_grid_keeps_the_power_of_a_smooth_spectrum() -> None:
@@ -89,6 +95,26 @@ def test_columns_of_paths_and_their_slopes(rx: Array, tx: Array, chains: int) ->
         later = paths.moved(moves).columns(phi) * turn.conj()
         earlier = paths.moved(-moves).columns(phi) * turn
         torch.testing.assert_close((later - earlier) / (2 * step), columns[:, 1 + axis], rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("axes", [(2, 3), (4, 5)])
+def test_surroundings_are_means_that_go_round(axes: tuple[int, int]) -> None:
+    """One point becomes ¼, ½, ¼ along both axes, twice as far apart the second time; sums stay what they are."""
+    field = torch.zeros(2, 1, 5, 6, 5, 6)
+    at = [1, 0, 3, 3, 3, 3]
+    at[axes[0]], at[axes[1]] = 0, 5
+    field[tuple(at)] = 1.0
+    weights = (torch.tensor([0.25, 0.5, 0.25]), torch.tensor([0.25, 0.0, 0.5, 0.0, 0.25]))
+    expected = torch.zeros(5, 6)
+    for a, first in enumerate(torch.outer(weights[0], weights[0])):
+        for b, share in enumerate(first):
+            for c, second in enumerate(torch.outer(weights[1], weights[1])):
+                for d, also in enumerate(second):
+                    expected[(a - 1 + c - 2) % 5, (5 + b - 1 + d - 2) % 6] += share * also
+    found = smoothed(field, axes, 1, 2)
+    others = [slice(None) if axis in axes else place for axis, place in enumerate(at)]
+    torch.testing.assert_close(found[tuple(others)], expected)
+    torch.testing.assert_close(found.sum(), field.sum())
 
 
 def _few_paths(count: int, snr_db: float) -> tuple[Tensor, Measurement, Array, Array]:
@@ -192,6 +218,16 @@ def test_shipped_weights_serve_arrays_that_were_never_trained_on(arrays: tuple[i
     batch = problem.sample(48, seed=9, snr_db=10.0)
     universal, sbl = (get_estimator(name, problem) for name in ("universal", "sbl"))
     assert universal.nmse_db(batch) < sbl.nmse_db(batch)
+
+
+def test_a_channel_alone_gets_the_estimate_it_gets_among_others() -> None:
+    problem = ChannelProblem(load_scenario("cdl_c_upa64x4"))
+    batch, universal = problem.sample(8, seed=9, snr_db=10.0), get_estimator("universal", problem)
+    together = universal.estimate(batch.y, batch.phi, batch.noise_var).signal
+    for k in range(8):
+        some = torch.tensor([k])
+        alone = universal.estimate(batch.y[some], batch.phi.select(some), batch.noise_var[some]).signal
+        torch.testing.assert_close(alone[0], together[k], rtol=1e-2, atol=1e-3)
 
 
 def test_the_units_of_y_do_not_matter() -> None:

@@ -1,0 +1,170 @@
+"""One layer of `universal`: what it sees of every atom and of what surrounds it, and how it updates all powers.
+
+The network is the same for all atoms. Surroundings go round in phase.
+"""
+
+import math
+from functools import cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from chanest.covariances.angular import AngularGrid, group_by_group
+
+_OWN, _SHARED, _PLACE, _CONTEXT = 16, 4, 2, 6
+"""Numbers that a layer sees: of an atom, of what shares its departure or its arrival, of the place of that, of a sample."""
+_GROUP = 2**14
+"""Atoms times samples of which a layer sees all numbers at once: what they need stays in cache."""
+_LEAST_DETERMINED, _LEAST_POWER = 1e-8, 1e-6
+"""What is added to p·q, and to powers in units of their mean, before the logarithm."""
+LOWEST, HIGHEST = -25.0, 15.0
+"""Of log p, in units of the power of y."""
+_MOST_IN_A_PRODUCT = 400
+"""Directions over which means are taken by a product with a matrix."""
+_DEPARTURES, _ARRIVALS = (3, 4), (6, 7)
+"""Axes of directions in a stack of maps [maps, batch, pol_t, columns, rows, pol_r, columns, rows]."""
+
+
+class Seen(NamedTuple):
+    """Statistics of every atom: [batch, atoms] each."""
+
+    expected: Tensor
+    """q."""
+    ratio: Tensor
+    """g/q, 1 where the beams see nothing of an atom."""
+    step: Tensor
+    """½ log(g/q)."""
+    determined: Tensor
+    """p·q, from 0 to 1."""
+
+
+class Features(NamedTuple):
+    """What a layer sees of every atom, and of what shares a departure or an arrival with it."""
+
+    own: Tensor
+    """[batch, 16, atoms]."""
+    departing: Tensor
+    """[batch, 4, departures], of each polarisation."""
+    arriving: Tensor
+    """[batch, 4, arrivals], of each polarisation."""
+
+
+class AtomLayer(nn.Module):
+    """One update of all powers: two hidden layers on what is seen of an atom, of its surroundings and of the sample."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.enter = nn.Linear(_OWN, width, bias=False)
+        self.departing = nn.Linear(_SHARED + _PLACE, width)
+        self.arriving = nn.Linear(_SHARED + _PLACE, width, bias=False)
+        self.context = nn.Linear(_CONTEXT + width, width)
+        self.middle = nn.Linear(width, width)
+        self.leave = nn.Linear(width, 2)
+
+    def forward(self, features: Features, grid: AngularGrid, context: Tensor) -> tuple[Tensor, Tensor]:
+        """context: [batch, 6] -> a and b, [batch, atoms] each.
+
+        Atoms come last: every product is a few rows times a long one, and nothing is transposed.
+        """
+        departing, arriving = (
+            layer(torch.cat([seen.mT, place.to(seen).expand(len(seen), -1, -1)], 2)).mT
+            for layer, seen, place in zip((self.departing, self.arriving), features[1:], grid.coordinates, strict=True)
+        )
+        hidden = (departing[:, :, :, None] + arriving[:, :, None]).flatten(2)
+        hidden = _mapped(self.enter.weight, features.own, hidden)
+        everywhere = self.context(torch.cat([context, torch.relu(hidden).mean(2)], 1))
+        hidden = hidden.add_(everywhere[:, :, None]).relu_()
+        hidden = hidden + _mapped(self.middle.weight, hidden, self.middle.bias[:, None]).relu_()
+        scale, shift = _mapped(self.leave.weight, hidden, self.leave.bias[:, None]).unbind(1)
+        return scale, shift
+
+
+def _mapped(weight: Tensor, maps: Tensor, bias: Tensor) -> Tensor:
+    """weight: [rows, k], maps: [batch, k, atoms], bias: [(batch,) rows or 1, atoms or 1] -> [batch, rows, atoms]."""
+    return torch.baddbmm(bias, weight.expand(len(maps), -1, -1), maps)
+
+
+def updated(layer: nn.Module, log_powers: Tensor, seen: Seen, context: Tensor, grid: AngularGrid) -> Tensor:
+    """log p + ½ log(g/q)·(1 + a) + b: [batch, atoms]."""
+
+    def some(log_powers: Tensor, context: Tensor, *parts: Tensor) -> Tensor:
+        part = Seen(*parts)
+        scale, shift = layer(_of_atoms(grid, part, log_powers), grid, context)
+        moved: Tensor = log_powers + part.step * (1.0 + scale) + shift
+        return moved.clamp(LOWEST, HIGHEST)
+
+    return group_by_group(some, (log_powers, context, *seen), _GROUP // grid.atoms)
+
+
+def _of_atoms(grid: AngularGrid, seen: Seen, log_powers: Tensor) -> Features:
+    """What is seen of every atom and of its surroundings.
+
+    Its step, log p·q, log p relative to the mean; the mean step around it; then, as logarithms of means: the powers around it,
+    before and after the plain step, and the ratios g/q around it, near and far; both over all atoms that share its departure,
+    its arrival, its row of departures or its row of arrivals. A mean is taken before the logarithm: a strong neighbour leaks,
+    and the mean of g/q over many atoms tells their power where noise hides that of each.
+    """
+    batch = len(log_powers)
+    powers = log_powers.exp()
+    relative = log_powers - powers.mean(1, keepdim=True).log()
+    moved = powers * seen.step.exp()
+    powers, moved = (each / each.mean(1, keepdim=True) for each in (powers, moved))
+    maps = torch.stack([moved, powers, seen.ratio, seen.step]).reshape(4, batch, *grid.shape)
+    near, beside = smoothed(maps, _DEPARTURES, 1), smoothed(maps[::3], _ARRIVALS, 1)
+    both = smoothed(near[:3], _ARRIVALS, 1)
+    far = smoothed(both[::2], _DEPARTURES, 2)
+    wide = smoothed(smoothed(far, _DEPARTURES, 4), _ARRIVALS, 1)
+    around = torch.cat([near[:3], both, far, wide, beside[:1]]).reshape(-1, batch, grid.atoms).transpose(0, 1)
+    steps = (seen.step, torch.log(seen.determined + _LEAST_DETERMINED) / 4.0, relative / 4.0)
+    of_steps = (near[3].reshape(batch, -1), beside[1].reshape(batch, -1))
+    own = torch.cat([torch.stack([*steps, *of_steps], 1), _log_mean(around)], 1)
+    return Features(own, _shared(maps[::2], (5, 6, 7)), _shared(maps[::2], (2, 3, 4)))
+
+
+def _shared(maps: Tensor, other: tuple[int, ...]) -> Tensor:
+    """Means over all atoms that share a direction of one end, and over those of its row, as logarithms: [batch, 4, directions].
+
+    maps: [2, batch, pol_t, columns, rows, pol_r, columns, rows]; other: axes of the other end.
+    """
+    means = maps.mean(other)
+    rows = means.mean((2, 3), keepdim=True).expand_as(means)
+    return _log_mean(torch.cat([means, rows]).flatten(2).transpose(0, 1))
+
+
+def _log_mean(means: Tensor) -> Tensor:
+    return torch.log(means + _LEAST_POWER).mul_(0.25)
+
+
+def smoothed(field: Tensor, axes: tuple[int, int], *reaches: int) -> Tensor:
+    """Means with weights ¼, ½, ¼ of points so far apart along two axes that go round, for one reach after the other.
+
+    Along the last axes that is a product with one matrix, unless there are many points.
+    """
+    sizes = field.shape[axes[0]], field.shape[axes[1]]
+    if axes[1] == field.ndim - 1 and math.prod(sizes) <= _MOST_IN_A_PRODUCT:
+        weights = _smoothing(*sizes, reaches).to(field)
+        return (field.reshape(-1, len(weights)) @ weights).reshape(field.shape)
+    for reach in reaches:
+        for axis in axes:
+            field = _along(field, axis, reach)
+    return field
+
+
+def _along(field: Tensor, axis: int, reach: int) -> Tensor:
+    if (points := field.shape[axis]) == 1:
+        return field
+    step = reach % points
+    ends = field.narrow(axis, points - step, step), field.narrow(axis, 0, step)
+    round_about = torch.cat([ends[0], field, ends[1]], axis)
+    before, after = (round_about.narrow(axis, start, points) for start in (0, 2 * step))
+    return torch.lerp(torch.lerp(before, after, 0.5), field, 0.5)
+
+
+@cache
+def _smoothing(columns: int, rows: int, reaches: tuple[int, ...]) -> Tensor:
+    """The symmetric matrix of `smoothed`: [columns·rows, columns·rows]."""
+    points = torch.eye(columns * rows).reshape(-1, columns, rows)
+    for reach in reaches:
+        points = _along(_along(points, 1, reach), 2, reach)
+    return points.flatten(1)
