@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from chanest.arrays import Array
-from chanest.covariances.lags import LagLayout, array_lags, combine_pairs, lag_between, spread_pairs, sums_at_lags
+from chanest.covariances.lag_layout import LagLayout, array_lags, lag_between, sums_at_lags
+from chanest.covariances.lags import combine_pairs, spread_pairs
 from chanest.dictionaries import KroneckerMap
 from chanest.frontend import BeamformingMap
 from vlista_core.gaussian import Covariance

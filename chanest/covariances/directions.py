@@ -14,7 +14,8 @@ from chanest.arrays import Array
 from chanest.channels.coefficients import RayFactors
 from chanest.covariances.angular import elements, ramps
 from chanest.covariances.families import k_means
-from chanest.covariances.lags import BeamView, LagCovariance, LagLayout, array_lags
+from chanest.covariances.lag_layout import LagLayout, array_lags
+from chanest.covariances.lags import BeamView, LagCovariance
 from chanest.dictionaries import KroneckerMap
 from vlista_core.gaussian import Covariance
 from vlista_core.linops import LinearMap

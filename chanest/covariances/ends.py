@@ -12,7 +12,7 @@ from torch import Tensor
 
 from chanest.arrays import Array
 from chanest.covariances.angular import elements, ramps
-from chanest.covariances.lags import array_lags, lag_between
+from chanest.covariances.lag_layout import array_lags, lag_between
 
 
 class EndDirections:

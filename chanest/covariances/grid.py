@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from chanest.arrays import Array
-from chanest.covariances.lags import lag_between
+from chanest.covariances.lag_layout import lag_between
 from chanest.dictionaries import KroneckerMap, Link
 from vlista_core.gaussian import Covariance
 from vlista_core.linops import DenseMap

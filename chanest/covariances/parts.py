@@ -14,7 +14,7 @@ from chanest.arrays import Array
 from chanest.channels.rays import Rays
 from chanest.channels.source import ChannelSource
 from chanest.covariances.families import k_means, principal
-from chanest.covariances.lags import lag_between, mean_lags
+from chanest.covariances.lag_layout import lag_between, mean_lags
 
 _DIRECTIONS_FROM = 2000
 

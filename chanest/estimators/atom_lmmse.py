@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from chanest.arrays import Array
 from chanest.bases.guard import Guarded
 from chanest.covariances.directions import DirectionCovariance, Directions, SeenDirections
-from chanest.covariances.lags import LagLayout
+from chanest.covariances.lag_layout import LagLayout
 from chanest.fit import Fit
 from chanest.networks.powers import PowerNetwork, fit_powers
 from chanest.problem import ChannelProblem

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from chanest.arrays import Array
 from chanest.bases.estimator import GaussianEstimator
 from chanest.covariances.kronecker import KroneckerCovariance
-from chanest.covariances.lags import LagLayout
+from chanest.covariances.lag_layout import LagLayout
 from chanest.covariances.modes import DecoupledCovariance, ModeCovariance, in_modes
 from chanest.covariances.parts import SideCodebook
 from chanest.fit import Fit

@@ -17,7 +17,8 @@ from chanest.arrays import Array
 from chanest.bases.family import FamilyEstimator
 from chanest.bases.guard import Guarded
 from chanest.covariances.families import CovarianceCodebook
-from chanest.covariances.lags import BeamView, LagLayout
+from chanest.covariances.lag_layout import LagLayout
+from chanest.covariances.lags import BeamView
 from chanest.fit import Fit
 from chanest.networks.gate import KINDS, Gate, fit_gate
 from chanest.networks.weighing import log_powers

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from chanest.arrays import Array
 from chanest.bases.estimator import GaussianEstimator
 from chanest.covariances.directions import DirectionCovariance, Directions, distinct, ray_phases
-from chanest.covariances.lags import BeamView, LagCovariance, LagLayout
+from chanest.covariances.lag_layout import LagLayout
+from chanest.covariances.lags import BeamView, LagCovariance
 from chanest.fit import Fit
 from chanest.problem import ChannelProblem
 from vlista_core.estimate import Measurement

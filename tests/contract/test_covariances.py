@@ -15,7 +15,8 @@ from chanest.covariances.columns import ColumnCovariance, MainDirections
 from chanest.covariances.directions import DirectionCovariance, Directions
 from chanest.covariances.grid import GridCovariance
 from chanest.covariances.kronecker import KroneckerCovariance
-from chanest.covariances.lags import LagCovariance, LagLayout
+from chanest.covariances.lag_layout import LagLayout
+from chanest.covariances.lags import LagCovariance
 from chanest.covariances.modes import DecoupledCovariance, ModeCovariance, SeparableCovariance
 from chanest.covariances.offgrid import PathCovariance, Paths
 from chanest.dictionaries import Link, angular_dictionary

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from chanest.bases.unfolded import grouped_nmse_db
 from chanest.covariances.directions import DirectionCovariance, Directions, SeenDirections
-from chanest.covariances.lags import LagLayout
+from chanest.covariances.lag_layout import LagLayout
 from chanest.estimators.atom_lmmse import AtomLMMSE
 from chanest.fit import Fit
 from chanest.networks.powers import PowerNetwork, PowerTraining, atom_powers

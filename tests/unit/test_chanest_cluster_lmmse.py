@@ -13,7 +13,7 @@ from torch.nn.functional import one_hot
 from chanest.arrays import Array
 from chanest.bounds.genie import GenieAngles
 from chanest.channels.cdl import CdlModel
-from chanest.covariances.lags import lag_between
+from chanest.covariances.lag_layout import lag_between
 from chanest.covariances.modes import ModesMap, in_modes
 from chanest.covariances.parts import Parts
 from chanest.estimators.cluster_lmmse import ClusterLMMSE

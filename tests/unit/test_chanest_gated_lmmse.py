@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from chanest.covariances.families import ASSUMED_NOISE, FLOOR, CovarianceCodebook, LagComponents
-from chanest.covariances.lags import BeamView, LagCovariance, LagLayout
+from chanest.covariances.lag_layout import LagLayout
+from chanest.covariances.lags import BeamView, LagCovariance
 from chanest.estimators.gated_lmmse import GatedLMMSE
 from chanest.estimators.gmm import GMM
 from chanest.fit import Fit
