@@ -51,10 +51,7 @@ class Covariance(LinearMap):
         return None
 
     def blocks_seen(self, phi: LinearMap) -> Tensor | None:
-        """The blocks of ΦRΦᴴ where nothing lies beside them: [batch or 1, blocks, m / blocks, m / blocks].
-
-        One block where all are alike; None where ΦRΦᴴ is not known to be block diagonal.
-        """
+        """The blocks of a block diagonal ΦRΦᴴ, one where all are alike: [batch or 1, blocks, k, k]. None if not known to be."""
         return None
 
     def variances(self) -> Tensor:
@@ -224,8 +221,7 @@ class Posterior:
 
 @dataclass(frozen=True, eq=False)
 class BlockPosterior(Posterior):
-    """The same where C has blocks on its diagonal and nothing beside them. `factor` holds theirs: [batch or 1, blocks, k, k],
-    one where all blocks are alike."""
+    """The same for a block diagonal C. `factor`: of the blocks, one where all are alike, [batch or 1, blocks, k, k]."""
 
     @property
     def _blocks(self) -> int:
@@ -234,17 +230,14 @@ class BlockPosterior(Posterior):
     @cached_property
     def log_evidence(self) -> Tensor:
         fit = (self.measured.y.conj() * self.whitened).real.sum(1)
-        pivots = 2 * self.factor.diagonal(dim1=2, dim2=3).real.log().sum(2)
-        log_volume = pivots.expand(-1, self._blocks).sum(1)
+        log_volume = 2 * self.factor.diagonal(dim1=2, dim2=3).real.log().sum(2).expand(-1, self._blocks).sum(1)
         return -(fit + log_volume) * (1.0 if self.measured.y.is_complex() else 0.5)
 
     @cached_property
     def precision(self) -> Tensor:
         inverse = torch.cholesky_inverse(self.factor).expand(-1, self._blocks, -1, -1)
-        whole = inverse.new_zeros(len(inverse), *2 * inverse.shape[1:3])
-        for k in range(self._blocks):
-            whole[:, k, :, k] = inverse[:, k]
-        return whole.flatten(3).flatten(1, 2)
+        identity = torch.eye(self._blocks, dtype=inverse.dtype, device=inverse.device)
+        return torch.einsum("kl,bkmn->bkmln", identity, inverse).flatten(3).flatten(1, 2)
 
     def solve(self, right: Tensor) -> Tensor:
         parts = right.reshape(len(right), self._blocks, -1)
