@@ -51,7 +51,7 @@ class Covariance(LinearMap):
         return None
 
     def blocks_seen(self, phi: LinearMap) -> Tensor | None:
-        """The blocks of a block diagonal ΦRΦᴴ, one where all are alike: [batch or 1, blocks, k, k]; None for any other."""
+        """The blocks of a block diagonal ΦRΦᴴ, one where all are alike: [batch or 1, blocks, k, k]. None if not known to be."""
         return None
 
     def variances(self) -> Tensor:
@@ -221,7 +221,7 @@ class Posterior:
 
 @dataclass(frozen=True, eq=False)
 class BlockPosterior(Posterior):
-    """The same where C is block diagonal. `factor` holds theirs, one where all are alike: [batch or 1, blocks, k, k]."""
+    """The same for a block diagonal C. `factor`: of the blocks, one where all are alike, [batch or 1, blocks, k, k]."""
 
     @property
     def _blocks(self) -> int:
@@ -235,9 +235,9 @@ class BlockPosterior(Posterior):
 
     @cached_property
     def precision(self) -> Tensor:
-        identity = torch.eye(self.measured.y.shape[1], dtype=self.factor.dtype, device=self.factor.device)
-        white = self.whiten(identity[None])
-        return white.mH @ white
+        inverse = torch.cholesky_inverse(self.factor).expand(-1, self._blocks, -1, -1)
+        identity = torch.eye(self._blocks, dtype=inverse.dtype, device=inverse.device)
+        return torch.einsum("kl,bkmn->bkmln", identity, inverse).flatten(3).flatten(1, 2)
 
     def solve(self, right: Tensor) -> Tensor:
         parts = right.reshape(len(right), self._blocks, -1)
