@@ -82,6 +82,11 @@ class ChannelProblem(Problem):
         return self.scenario.frontend.snapshots
 
     @property
+    def sees_all_subcarriers_alike(self) -> bool:
+        """Whether the same pilots and beams are on every subcarrier, so that what has delays of its own keeps them in y."""
+        return self.subcarriers == 1 or self.scenario.frontend.pattern is None
+
+    @property
     def signal_length(self) -> int:
         return self.snapshots * math.prod(self.source.shape)
 

@@ -48,6 +48,8 @@ class ChannelEstimator(nn.Module, Estimator, Configured):
     """Whether its file is in half precision."""
     narrowband: ClassVar[bool] = False
     """Whether it is for one subcarrier only."""
+    alike_subcarriers: ClassVar[bool] = False
+    """Whether every subcarrier has to be measured by the same pilots and beams."""
     one_polarisation: ClassVar[bool] = False
     """Whether it is for arrays of one polarisation only."""
     any_scenario: ClassVar[bool] = False
@@ -97,6 +99,11 @@ class ChannelEstimator(nn.Module, Estimator, Configured):
         if problem.snapshots > 1:
             raise ValueError(
                 f"{cls.name} is for one snapshot at a time; a sample of {problem.scenario.name} has {problem.snapshots}"
+            )
+        if cls.alike_subcarriers and not problem.sees_all_subcarriers_alike:
+            raise ValueError(
+                f"{cls.name} is for the same pilots on every subcarrier; {problem.scenario.name} has them on some, for which "
+                "there are omp, fista and lmmse"
             )
         rx, tx = problem.arrays
         if cls.one_polarisation and max(len(rx.slants), len(tx.slants)) > 1:

@@ -77,11 +77,6 @@ class Truth:
         return self.known
 
 
-def sees_all_subcarriers_alike(problem: ChannelProblem) -> bool:
-    """Whether the same pilots and beams are on every subcarrier, so that columns of rays keep their delays apart in y."""
-    return problem.subcarriers == 1 or problem.scenario.frontend.pattern is None
-
-
 def chunks(batch: ChannelBatch, problem: ChannelProblem) -> Iterator[Truth]:
     """The samples of `batch`, a few at a time; ValueError where they are none of `problem`."""
     if batch.signal.shape[1] != problem.signal_length:

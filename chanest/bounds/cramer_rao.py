@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from chanest.arrays import Array
-from chanest.bounds.base import Bound, Truth, chunks, sees_all_subcarriers_alike
+from chanest.bounds.base import Bound, Truth, chunks
 from chanest.channels.paths import PathSource
 from chanest.channels.rays import Rays
 from chanest.channels.source import ChannelSource
@@ -34,7 +34,7 @@ class CramerRao(Bound):
 
     @classmethod
     def applies(cls, problem: ChannelProblem) -> bool:
-        return isinstance(problem.source, PathSource) and sees_all_subcarriers_alike(problem)
+        return isinstance(problem.source, PathSource) and problem.sees_all_subcarriers_alike
 
     def bound(self, batch: ChannelBatch) -> Estimate:
         raise ValueError("the Cramér–Rao bound is a bound on the error and has no estimate; ask for nmse_db or errors")

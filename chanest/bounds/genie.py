@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from chanest.arrays import Array, Sector
-from chanest.bounds.base import Genie, sees_all_subcarriers_alike
+from chanest.bounds.base import Genie
 from chanest.channels.cdl import CdlModel, CdlSource, cdl_table
 from chanest.channels.rays import Rays, strengths
 from chanest.channels.source import ChannelSource
@@ -35,7 +35,7 @@ class _CdlGenie(Genie):
     @classmethod
     def applies(cls, problem: ChannelProblem) -> bool:
         source = problem.source
-        return isinstance(source, CdlSource) and source.phases_are_random
+        return isinstance(source, CdlSource) and source.phases_are_random and problem.sees_all_subcarriers_alike
 
 
 class GenieRays(Genie):
@@ -52,7 +52,7 @@ class GenieRays(Genie):
     @classmethod
     def applies(cls, problem: ChannelProblem) -> bool:
         source = problem.source
-        return source.from_rays and source.phases_are_random and sees_all_subcarriers_alike(problem)
+        return source.from_rays and source.phases_are_random and problem.sees_all_subcarriers_alike
 
     def prior(self, rays: Rays) -> ColumnCovariance:
         return ray_columns(self.problem.source, rays)

@@ -100,6 +100,9 @@ class ModeCovariance(Covariance):
         self._check_input("x", x, self.length)
         return self.map.apply(self.within.apply(self.map.adjoint(x)))
 
+    def seen(self, phi: LinearMap) -> Tensor:
+        return self.within.seen(phi @ self.map)
+
     def mixture(self, weights: Tensor) -> "ModeCovariance":
         return ModeCovariance(self.modes, self.within.mixture(weights))
 

@@ -40,6 +40,7 @@ class ClusterLMMSE(GaussianEstimator):
 
     name = "cluster-lmmse"
     summary = "ours: joint over delay and angle; the covariance of clusters adapts to y at both ends"
+    alike_subcarriers = True
     needs_fit = True
     one_polarisation = True
     longest = 1024

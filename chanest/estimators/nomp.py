@@ -54,6 +54,7 @@ class NOMP(GridEstimator):
 
     name = "nomp"
     summary = "Newtonised OMP: paths of continuous directions, stopped at a stated rate of false alarms"
+    alike_subcarriers = True
     defaults: ClassVar[Settings] = {"oversampling": 2.0, "false_alarm": 0.01, "density": 0.5, "most": 32}
     choices: ClassVar[Choices] = {
         "false_alarm": (0.001, 0.01, 0.1, 0.3),

@@ -23,6 +23,7 @@ class SOMPEstimator(GridEstimator):
 
     name = "somp"
     summary = "simultaneous OMP: one set of angles for all subcarriers"
+    alike_subcarriers = True
     defaults: ClassVar[Settings] = {"oversampling": 1.5, "noise_factor": 1.0, "model_error": 0.02, "density": 0.25}
     choices: ClassVar[Choices] = {
         "noise_factor": (0.7, 1.0, 1.4, 2.0),

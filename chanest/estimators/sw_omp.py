@@ -24,6 +24,7 @@ class SWOMPEstimator(SOMPEstimator):
 
     name = "sw-omp"
     summary = "simultaneous weighted OMP: as somp on whitened measurements, stopped at the noise"
+    alike_subcarriers = True
     defaults: ClassVar[Settings] = {"oversampling": 2.0, "noise_factor": 1.0, "model_error": 0.0, "density": 0.25}
 
     def solve(self, measured: Measurement, dictionary: KroneckerMap) -> Estimate:
