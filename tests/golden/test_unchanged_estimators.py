@@ -2,8 +2,8 @@
 
 unchanged_estimators.json was written by that commit: scenario -> estimator -> SNR -> [NMSE in dB, mean variance in dB or null],
 of the first test draws of seed 11 (names as they are now). The weights are the same; only their headers were rewritten.
-Networks that were trained again since, over other numbers of pilots, are left out, and dlista, which now scales Φ to its usual norm
-(0.00 to 0.03 dB on 200 validation draws of each of its scenarios).
+Networks that were trained again since, over other numbers of pilots, are left out, and dlista, which now scales Φ to its usual
+norm (worse by 0.00 to 0.03 dB on 200 validation draws of each of its scenarios).
 """
 
 from __future__ import annotations
