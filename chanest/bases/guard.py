@@ -5,8 +5,9 @@ the universal one pays for the powers it fitted to y: so much for each degree of
 that was learned the own model has it; on others the universal one; the variance is that of the mixture.
 """
 
+import copy
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import torch
 from torch import Tensor
@@ -36,6 +37,12 @@ class Guarded(ChannelEstimator):
     def protect(self, guard: "Universal | None") -> None:
         """Answer by `guard` where y speaks against the own family; None takes the guard away."""
         object.__setattr__(self, "guard", guard)  # no part of this module: a file holds the own weights alone
+
+    def alone(self) -> Self:
+        """The same estimator without its guard."""
+        unguarded = copy.copy(self)
+        unguarded.protect(None)
+        return unguarded
 
     def weighed(self, measured: Measurement, own: Posterior, found: Estimate) -> Estimate:
         """The own estimate and the universal one by their weights; says which it was in `own_share`."""

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from chanest.bases.chunks import in_chunks
 from chanest.bases.estimator import ChannelEstimator
+from chanest.bases.guard import Guarded
 from chanest.fit import Report, silent
 from chanest.novelty.scores import Score, Shape, get_score
 from chanest.problem import ChannelProblem
@@ -107,6 +108,8 @@ class NoveltyDetector:
         if not snr_db or not all(math.isfinite(snr) for snr in snr_db):
             raise ValueError(f"snr_db must be one or more finite numbers, got {list(snr_db)}")
         estimator = estimator or get_estimator(get_score(score).estimator, problem, guarded=False, substitute=False)
+        if isinstance(estimator, Guarded):
+            estimator = estimator.alone()  # a guard explains what is new
         made = cls.check(problem, score, estimator, frames=frames, level=level)
         levels = sorted(set(snr_db))
         for place, snr in enumerate(levels):

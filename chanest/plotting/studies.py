@@ -46,6 +46,8 @@ LOOKS = {
     "vlista": Look(_BLUE, "P", DOTTED),
     "atom-lmmse": Look(_BLUE, "o", strong=True),
     "gated-lmmse": Look("#00365c", "*", strong=True),
+    "product-lmmse": Look(_GREEN, "P", strong=True),
+    "cluster-lmmse": Look("#00365c", "D", strong=True),
     "universal": Look("#a3005c", "*", DOTTED, strong=True),
 }
 """How the registered estimators are drawn in every figure."""

@@ -40,10 +40,10 @@ def test_two_scenarios_and_three_estimators_give_tables_a_heat_map_and_a_page(tm
     read = read_study(tmp_path / "run", STUDIES)
     assert len(read.records) == 2 * (4 + 3)  # SNRs; three estimators or two, and a bound
     bounds = {record.cell["scenario"]: record.cell["name"] for record in read.records if record.cell["kind"] == "bound"}
-    assert bounds == {"cdl_c_upa64x4": "genie-angles", "rt_munich_upa64x4": "genie-rays"}
+    assert bounds == {"cdl_c_upa64x4": "genie-angles", "rt_munich_upa64x4": "genie-cells"}
     grown = _bench("-e", "gated-lmmse", *options)
     assert grown.exit_code == 0, grown.stderr
-    assert "gated-lmmse leads on 1 of 1 scenarios" in grown.stdout
+    assert "gated-lmmse leads on 2 of 2 scenarios" in grown.stdout
     study = read_study(tmp_path / "run", STUDIES).study
     assert isinstance(study, BenchStudy)
     assert study.estimators == ("ls", "gmm", "nomp", "gated-lmmse")

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "results"
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -233,6 +235,19 @@ def _levels(folder: str) -> dict[tuple[str, str, float], float]:
         if row["kind"] == "bound":
             known[row["scenario"], "bound", row["snr_db"]] = row["nmse_db"]
     return known
+
+
+@pytest.mark.parametrize("scenario", ["wideband_64x4", "scm_64x16"])
+def test_scenarios_of_their_own(scenario: str) -> None:
+    known = _levels(scenario)
+    heading, *lines = _table(f"| `{scenario}` |")
+    names = [re.search(r"`([\w-]+)`", line[0]) for line in lines]
+    assert any(names)
+    for name, line in zip(names, lines, strict=True):
+        if name is not None or line[0].startswith("bound"):
+            for snr, text in zip(heading[1:], line[1:], strict=True):
+                level = float(snr.removesuffix(" dB").replace("−", "-"))
+                assert _agrees(text, known[scenario, name.group(1) if name else "bound", level]), (line[0], snr)
 
 
 def test_every_source() -> None:

@@ -214,7 +214,8 @@ def test_every_estimator_looks_different_without_colour() -> None:
     looks = [(look.marker, look.line) for look in LOOKS.values()]
     assert len(set(looks)) == len(looks)
     assert set(LOOKS) == set(chanest.estimator_names())
-    assert {name for name, look in LOOKS.items() if look.strong} == {"atom-lmmse", "gated-lmmse", "universal"}
+    ours = {"atom-lmmse", "gated-lmmse", "product-lmmse", "cluster-lmmse", "universal"}
+    assert {name for name, look in LOOKS.items() if look.strong} == ours
 
 
 def test_labels_are_moved_apart_in_order_and_stay_inside() -> None:
