@@ -6,7 +6,6 @@
 from chanest.frontend.base import FrontEnd
 from chanest.frontend.flat import BeamformingMap
 from chanest.frontend.grid import GridMap
-from chanest.frontend.reduced import on_pilot_subcarriers
 from chanest.frontend.whitening import whitened_measurement
 
-__all__ = ["BeamformingMap", "FrontEnd", "GridMap", "on_pilot_subcarriers", "whitened_measurement"]
+__all__ = ["BeamformingMap", "FrontEnd", "GridMap", "whitened_measurement"]

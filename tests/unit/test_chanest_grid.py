@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable
 
@@ -10,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from chanest.frontend import BeamformingMap, GridMap, on_pilot_subcarriers, whitened_measurement
+from chanest.frontend import BeamformingMap, GridMap, whitened_measurement
 from chanest.pilots import DMRS, Block, Comb, Kronecker, Pilots
 from vlista_core.estimate import Measurement
 
@@ -134,48 +133,6 @@ def test_whitening_a_measurement_keeps_its_information_and_its_model() -> None:
     torch.testing.assert_close(white.y, white.phi.apply(h))
     torch.testing.assert_close(white.phi.materialize(), phi.whitened().materialize())
     assert whitened_measurement(white) is white
-
-
-@pytest.mark.parametrize("whiten", [True, False])
-@pytest.mark.parametrize("seed", [None, 4])
-def test_a_comb_is_the_flat_front_end_on_its_own_subcarriers(seed: int | None, whiten: bool) -> None:
-    """Noise and all: what is measured of h[k], k in the comb, with the phases of the pilots taken out."""
-    pilots = Comb(4, 1, symbols=(0, 1, 2), seed=seed).on(3, 11)
-    phi = GridMap.of(pilots, _normal(2, 5, 3), _normal(2, 3, 3, 2, seed=1), whiten=whiten)
-    h, noise = _normal(2, 11, 5, 3, seed=2), _normal(2, phi.shape[0], seed=3)
-    y = phi.apply(h.flatten(1)) + noise
-    found = on_pilot_subcarriers(Measurement(y, phi, torch.ones(2, dtype=torch.float64)))
-    assert found is not None
-    reduced, subcarriers = found
-    assert subcarriers == (1, 5, 9)
-    assert isinstance(reduced.phi, BeamformingMap)
-    assert reduced.phi.whiten == whiten
-    kept = h[:, list(subcarriers)].flatten(1)
-    left = (reduced.y - reduced.phi.apply(kept)).abs()
-    torch.testing.assert_close(left, noise.abs(), atol=1e-6, rtol=1e-6)
-    torch.testing.assert_close(
-        reduced.phi.gram(), phi.gram().abs() * torch.sgn(reduced.phi.gram()), atol=1e-6, rtol=1e-6
-    )
-
-
-def test_what_is_no_flat_front_end_on_some_subcarriers_says_so() -> None:
-    beams, y = _normal(2, 3, 2), torch.zeros(2, 1)
-    flat = Measurement(y, BeamformingMap.of(beams, antennas=2, subcarriers=4), y[:, 0])
-    assert on_pilot_subcarriers(flat) == (flat, (0, 1, 2, 3))
-    comb = Comb(2, symbols=(0, 1)).on(2, 4)
-    uneven = dataclasses.replace(comb, values=comb.values * torch.tensor([[[1.0], [2.0]]]))
-    for phi in (
-        GridMap.of(comb, beams, antennas=2, snapshots=2),
-        GridMap.of(uneven, beams, antennas=2),
-        GridMap.of(Block((0, 1), 2).on(2, 4), _normal(2, 3, 2, 2), antennas=2),
-        GridMap.of(comb, antennas=2),
-        _irregular(),
-    ):
-        assert on_pilot_subcarriers(Measurement(y, phi, y[:, 0])) is None
-
-
-def _irregular() -> GridMap:
-    return GridMap.of(SETUPS["irregular"][0], _normal(2, 3, 4), antennas=2, snapshots=2)
 
 
 def _refused() -> dict[str, tuple[Callable[[], object], str]]:
