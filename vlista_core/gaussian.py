@@ -22,7 +22,7 @@ from vlista_core.linops import DenseMap, LinearMap
 from vlista_core.prox import squared_modulus
 
 _LEAST_PIVOT, _MOST_DOUBLINGS = 0.7, 16
-_LEAST_SHARE = 1e-2
+LEAST_SHARE = 1e-2
 """Least variance of an entry, as a share of the mean over its sample: what lies below is rounding of an R that a file
 stores in half precision and that need not be definite."""
 
@@ -192,7 +192,7 @@ class Posterior:
         white = self.whiten(self.measured.phi.apply_block(across))
         left = (before - squared_modulus(white).sum(-2)).clamp_min(0.0)
         if self.probes is None:
-            left = left.maximum(_LEAST_SHARE * left.mean(1, keepdim=True))
+            left = left.maximum(LEAST_SHARE * left.mean(1, keepdim=True))
         return left.expand(len(self.measured.y), -1)
 
     @cached_property

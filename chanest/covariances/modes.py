@@ -16,14 +16,12 @@ from chanest.covariances.kronecker import KroneckerCovariance
 from chanest.frontend import BeamformingMap
 from chanest.problem import ChannelProblem
 from vlista_core.estimate import Measurement
-from vlista_core.gaussian import Covariance, Posterior, condition
+from vlista_core.gaussian import LEAST_SHARE, Covariance, Posterior, condition
 from vlista_core.linops import LinearMap
 from vlista_core.prox import squared_modulus
 
 _OUTSIDE = 1e-4
 """Share of the power of the channels that may lie outside the delay modes together: 40 dB below the channel."""
-_LEAST_SHARE = 1e-2
-"""As in `vlista_core.gaussian`: least variance of an entry, as a share of the mean over its sample."""
 _BLOCK = 100
 
 
@@ -172,7 +170,7 @@ class ModePosterior(Posterior):
         known = torch.einsum("bmki,bmli->bikl", white.conj(), white)
         between = before.diagonal(dim1=2, dim2=4).permute(0, 3, 1, 2) - known
         left = _on_subcarriers(self.prior.modes[0], between).clamp_min(0.0)
-        return left.maximum(_LEAST_SHARE * left.mean(1, keepdim=True)).expand(len(self.measured.y), -1)
+        return left.maximum(LEAST_SHARE * left.mean(1, keepdim=True)).expand(len(self.measured.y), -1)
 
     @cached_property
     def log_evidence(self) -> Tensor:
