@@ -1,4 +1,4 @@
-"""What a combiner does to noise: σ² W_tᴴW_t, and the combiner after which it is white."""
+"""What a combiner does to noise, σ² W_tᴴW_t, and what makes it white: another combiner, or L⁻¹ of what it gave."""
 
 import torch
 from torch import Tensor
@@ -11,3 +11,13 @@ def whitened_weights(weights: Tensor, factor: Tensor) -> Tensor:
     """
     white: Tensor = torch.linalg.solve_triangular(factor.mH, weights, upper=True, left=False)
     return white
+
+
+def whitened_pilots(y: Tensor, factor: Tensor, *grid: int) -> Tensor:
+    """L⁻¹y pilot by pilot: [batch, m] -> [batch, m].
+
+    factor: L, broadcast over the pilots of a sample, [batch, …, N_RF, N_RF]; grid: how many there are along each axis.
+    """
+    pilots = y.reshape(len(y), *grid, factor.shape[-1], 1)
+    white: Tensor = torch.linalg.solve_triangular(factor, pilots, upper=False)
+    return white.flatten(1)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from chanest.dictionaries import KroneckerMap
 from chanest.frontend.base import FrontEnd
-from chanest.frontend.combining import whitened_weights
+from chanest.frontend.combining import whitened_pilots, whitened_weights
 from vlista_core.linalg import cholesky
 from vlista_core.linops import LinearMap
 
@@ -62,9 +62,7 @@ class BeamformingMap(FrontEnd):
     def whitened_output(self, y: Tensor) -> Tensor:
         if self.whiten or self.factor is None:
             return y
-        pilots = y.reshape(self.batch, self.subcarriers, self.pilots, self.chains, 1)
-        white: Tensor = torch.linalg.solve_triangular(self.factor[:, None], pilots, upper=False)
-        return white.flatten(1)
+        return whitened_pilots(y, self.factor[:, None], self.subcarriers, self.pilots)
 
     def first_pilots(self, count: int) -> "BeamformingMap":
         weights, factor = (None if each is None else each[:, :count] for each in (self.weights, self.factor))

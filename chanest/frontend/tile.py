@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from chanest.dictionaries import KroneckerMap
-from chanest.frontend.combining import whitened_weights
+from chanest.frontend.combining import whitened_pilots, whitened_weights
 from vlista_core.linops import LinearMap
 
 
@@ -110,10 +110,7 @@ class TileMap(LinearMap):
         """L_t⁻¹y_t: [batch, m] -> [batch, m]."""
         if self.whiten or self.factor is None:
             return y
-        snapshots, subcarriers, symbols = self.sizes[:3]
-        pilots = y.reshape(len(y), snapshots, subcarriers, symbols, self.chains, 1)
-        white: Tensor = torch.linalg.solve_triangular(self.factor[:, :, None], pilots, upper=False)
-        return white.flatten(1)
+        return whitened_pilots(y, self.factor[:, :, None], *self.sizes[:3])
 
     def first_symbols(self, count: int) -> "TileMap":
         """What the first `count` symbols of every snapshot measure."""
