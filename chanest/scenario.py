@@ -76,7 +76,7 @@ class FrontendSection(Section):
 
     def antennas_send(self, antennas: int) -> bool:
         """Whether the streams of the pattern are the transmit antennas, all of them in every position."""
-        return self.beams == "identity" and self.positions < self.pilots == self.positions * antennas
+        return self.pattern is not None and self.beams == "identity" and self.pilots == self.positions * antennas
 
     def layout(self, subcarriers: int) -> Pilots | None:
         """What is sent on the grid of one sample; None where every beam serves every subcarrier."""

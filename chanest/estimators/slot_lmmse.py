@@ -37,6 +37,7 @@ class SlotLMMSE(GaussianEstimator):
     name = "slot-lmmse"
     summary = "LMMSE over time, delay and antennas together, for pilots anywhere on a resource grid"
     needs_fit = True
+    half_precision = True
     slots = True
 
     def __init__(self, *, snapshots: int, subcarriers: int, antennas: int, times: int, delays: int, rank: int) -> None:
@@ -124,7 +125,8 @@ def _main_directions(total: Tensor) -> Tensor:
     values, vectors = torch.linalg.eigh(total)
     values, vectors = values.flip(0).clamp_min(0.0), vectors.flip(1)
     outside = 1.0 - values.cumsum(0) / values.sum()
-    return vectors[:, : int((outside > _OUTSIDE).sum()) + 1].to(torch.complex64)
+    main: Tensor = vectors[:, : int((outside > _OUTSIDE).sum()) + 1]
+    return main.to(torch.complex64)
 
 
 def _separable(joint: Tensor, times: int, delays: int) -> Tensor:
@@ -142,4 +144,5 @@ def _columns(covariance: Tensor) -> Tensor:
     values, vectors = torch.linalg.eigh(covariance)
     values, vectors = values.flip(0).clamp_min(0.0), vectors.flip(1)
     kept = int((1.0 - values.cumsum(0) / values.sum() > _OUTSIDE).sum()) + 1
-    return (vectors[:, :kept] * values[:kept].sqrt()).to(torch.complex64)
+    main: Tensor = vectors[:, :kept] * values[:kept].sqrt()
+    return main.to(torch.complex64)
