@@ -20,6 +20,7 @@ from chanest.link.slots import SlotLink, link_of
 from chanest.scenario import Scenario
 from chanest.sionna import EstimatorBlock
 from chanest.studies.link import LinkStudy, usable_receivers
+from vlista_core.estimate import Measurement
 from vlista_core.metrics import nmse_db
 
 with global_state_kept():
@@ -73,7 +74,7 @@ def test_all_samples_share_the_pilots_of_antennas() -> None:
 def test_the_estimate_and_its_variance_are_those_of_the_textbook() -> None:
     batch = _problem().sample(4, seed=2, snr_db=10.0)
     out = _estimator().estimate(batch.y, batch.phi, batch.noise_var)
-    prior = _estimator().prior(slot_lmmse.Measurement(batch.y, batch.phi, batch.noise_var)).materialize()[0]
+    prior = _estimator().prior(Measurement(batch.y, batch.phi, batch.noise_var)).materialize()[0]
     phi = batch.phi.materialize()[0]
     total = phi @ prior @ phi.mH + batch.noise_var[0] * torch.eye(len(phi))
     gain = torch.linalg.lstsq(total, phi @ prior).solution.mH
