@@ -14,6 +14,7 @@ from chanest.link.setup import REFERENCES
 from chanest.link.slots import covariances
 from chanest.sionna import EstimatorBlock
 from chanest.weights import get_estimator
+from vlista_core.estimate import Estimator
 from vlista_core.gaussian import condition
 from vlista_core.tensorfile import Json
 
@@ -28,8 +29,13 @@ _ORDERS = ("t-f-s", "f-t-s", "s-t-f", "s-f-t")
 _DIVERGED = 1e6
 
 
-def receiver(name: str, link: Link, validation: list[Blocks]) -> tuple[Receiver, dict[str, Json]]:
-    """The receiver `name` of a link, and what the validation blocks, of the SNR it is for, have told of its errors."""
+def receiver(
+    name: str, link: Link, validation: list[Blocks], estimator: Estimator | None = None
+) -> tuple[Receiver, dict[str, Json]]:
+    """The receiver `name` of a link, and what the validation blocks, of the SNR it is for, have told of its errors.
+
+    estimator: in place of the one of that name with its weights.
+    """
     if name == "sionna-ls":
         return _sionna(LSChannelEstimator(link.grid, interpolation_type="nn")), {}
     if name == "sionna-linear":
@@ -41,13 +47,14 @@ def receiver(name: str, link: Link, validation: list[Blocks]) -> tuple[Receiver,
     if name in REFERENCES:
         genie = GenieAngles(link.problem)
         return lambda blocks: _genie(genie, link, blocks), {}
-    return _estimator(name, link, validation)
+    chosen = get_estimator(name, link.problem, substitute=False) if estimator is None else estimator
+    return _estimator(chosen, link, validation)
 
 
-def _estimator(name: str, link: Link, validation: list[Blocks]) -> tuple[Receiver, dict[str, Json]]:
+def _estimator(estimator: Estimator, link: Link, validation: list[Blocks]) -> tuple[Receiver, dict[str, Json]]:
     """One whose variance is scaled to its errors on the validation blocks or, where it has none, is the size of these."""
     pilots = 0 if link.setup.over_slots else link.pilots
-    block = EstimatorBlock(link.grid, get_estimator(name, link.problem, substitute=False), pilots=pilots)
+    block = EstimatorBlock(link.grid, estimator, pilots=pilots)
 
     def beams(blocks: Blocks) -> tuple[Tensor, Tensor, Tensor | None]:
         phi = blocks.training.phi
