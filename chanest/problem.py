@@ -123,11 +123,12 @@ class ChannelProblem(Problem):
             signal, y, noise_var, phi = self._measure(h, indices, seed, split, snr_db)
             if not made:
                 made.append(phi)
-            return (signal, y, noise_var, *phi.tensors(), *known)
+            own = phi.tensors() if phi.batch is not None else ()
+            return (signal, y, noise_var, *own, *known)
 
         signal, y, noise_var, *held = in_blocks(start, count, block)
-        own = len(made[0].tensors())
-        phi, rays = made[0].with_tensors(held[:own]), held[own:]
+        own = len(made[0].tensors()) if made[0].batch is not None else 0
+        phi, rays = made[0].with_tensors(held[:own]) if own else made[0], held[own:]
         return ChannelBatch(signal, y, phi, noise_var, rays=Rays(*rays) if rays else None)
 
     def beams(self, count: int, *, seed: int, split: Split = "test", start: int = 0) -> FrontEnd:
@@ -203,7 +204,9 @@ class ChannelProblem(Problem):
         chains, bits = front.chains, front.bits
         low, high = self.scenario.snr_db if snr_db is None else (snr_db, snr_db)
         noise_var = 10 ** (-each(lambda g: low + (high - low) * torch.rand((), generator=g)) / 10)
-        transmit = each(lambda g: draw_beams(front.beams, tx, front.pilots, bits=bits, generator=g))
+        transmit = None
+        if not front.antennas_send(tx.ports):
+            transmit = each(lambda g: draw_beams(front.beams, tx, front.pilots, bits=bits, generator=g))
         combiner = None
         if chains:
             draw, count = front.combiners, front.positions
@@ -214,15 +217,21 @@ class ChannelProblem(Problem):
         y = phi.apply(signal) + phi.combine(noise_var.sqrt()[:, None] * noise)
         return signal, y, noise_var, phi
 
-    def _front_end(self, transmit: Tensor, combiner: Tensor | None) -> FrontEnd:
-        """Φ of beams [batch, N_t, pilots] and combiners [batch, positions, N_r, chains]; None is a digital receiver."""
+    def _front_end(self, transmit: Tensor | None, combiner: Tensor | None) -> FrontEnd:
+        """Φ of beams [batch, N_t, pilots] and combiners [batch, positions, N_r, chains].
+
+        Without beams every stream of the pattern is an antenna, without combiners the receiver is digital.
+        """
         front, antennas = self.scenario.frontend, self.source.rx.ports
         layout = front.layout(self.subcarriers)
         if layout is None:
+            assert transmit is not None
             return BeamformingMap.of(
                 transmit, combiner, antennas=antennas, whiten=front.whiten, subcarriers=self.subcarriers
             )
         symbols = len(layout.pilot_symbols) // front.positions
-        beams = transmit.unflatten(2, (front.positions, -1)).repeat_interleave(symbols, dim=2)
+        beams = transmit
+        if beams is not None:
+            beams = beams.unflatten(2, (front.positions, -1)).repeat_interleave(symbols, dim=2)
         combiner = None if combiner is None else combiner.repeat_interleave(symbols, dim=1)
         return GridMap.of(layout, beams, combiner, antennas=antennas, whiten=front.whiten, snapshots=front.snapshots)

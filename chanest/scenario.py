@@ -74,6 +74,10 @@ class FrontendSection(Section):
         """How many times beams and combiners are set."""
         return self.pilots if self.pattern is None else self.pattern.positions(self.pilots)
 
+    def antennas_send(self, antennas: int) -> bool:
+        """Whether the streams of the pattern are the transmit antennas, all of them in every position."""
+        return self.pattern is not None and self.beams == "identity" and self.pilots == self.positions * antennas
+
     def layout(self, subcarriers: int) -> Pilots | None:
         """What is sent on the grid of one sample; None where every beam serves every subcarrier."""
         return None if self.pattern is None else layout(self.pattern, self.pilots, subcarriers)
@@ -125,7 +129,8 @@ class Scenario(Section):
         source, chains, pilots = self.source(), self.frontend.chains, self.frontend.pilots
         if chains > source.rx.ports:
             raise ValueError(f"frontend.chains must be at most {source.rx.ports}, the receive antennas, got {chains}")
-        if self.frontend.beams in CODEBOOKS and pilots > source.tx.ports:
+        front = self.frontend
+        if front.beams in CODEBOOKS and pilots > source.tx.ports and not front.antennas_send(source.tx.ports):
             allowed = f"at most {source.tx.ports}, the size of the {CODEBOOKS[self.frontend.beams]}"
             raise ValueError(f"frontend.pilots must be {allowed}, got {pilots}")
         self._check_grid(source)

@@ -4,13 +4,14 @@ Without a front end the streams of the resource grid are the transmit antennas a
 training symbols go through beams, and the data through the last of them; see `EstimatorBlock`.
 """
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from chanest.channels.sionna_backend import global_state_kept
-from chanest.frontend import BeamformingMap
+from chanest.frontend import BeamformingMap, GridMap
 from chanest.pilots import Pilots
 from chanest.uncertainty.estimate import ChannelEstimate, independent
 from vlista_core.estimate import Estimate, Estimator
@@ -29,6 +30,10 @@ class EstimatorBlock(BasePilotChannelEstimator):  # type: ignore[misc]
     `block(y, no)`: the i-th pilots of all streams of a transmitter are one measurement of H, N_r × streams, whose entries
     no two pilots share: Φ = diag(pilots) ⊗ I. Pilots must be orthogonal, as those of Sionna's "kronecker" pattern. The
     estimates at the pilots are interpolated over the grid as Sionna's own are.
+
+    With an estimator for slots, such as `slot-lmmse`, the same call takes any pattern, 5G NR DMRS with their codes too: all
+    pilots of all transmitters are one measurement of the channel of the whole grid, and nothing is interpolated. The
+    estimator's h is over (symbol, subcarrier in use, stream, antenna), the streams of one transmitter after the other.
 
     `block(y, no, beams, combiners)` with `pilots` = T > 0: the first T symbols of a `training_grid` are pilots,
     sent through beams f_t [batch, N_t, T] and received through W_t [batch, T, N_r, N_RF] of orthonormal columns (None: a
@@ -58,7 +63,9 @@ class EstimatorBlock(BasePilotChannelEstimator):  # type: ignore[misc]
         self._grid = resource_grid
         self._estimator = [estimator]  # in a list, so that it is no submodule whose weights would be the block's
         self._sent: Tensor = (resource_grid.pilot_pattern.pilots.abs() > 0).to(self.device)
-        _check_orthogonal(resource_grid)
+        self._whole_grid = bool(getattr(estimator, "slots", False)) and not pilots
+        if not self._whole_grid:
+            _check_orthogonal(resource_grid)
         if pilots:
             _check_training(resource_grid, pilots)
 
@@ -70,7 +77,7 @@ class EstimatorBlock(BasePilotChannelEstimator):  # type: ignore[misc]
         if not self.pilots:
             if beams is not None:
                 raise ValueError("beams are for a block with pilots: give pilots=T to EstimatorBlock")
-            h_hat, err_var = super().call(y, no)
+            h_hat, err_var = self._jointly(y, no) if self._whole_grid else super().call(y, no)
             return h_hat, err_var
         g_hat, variance = self.through_data_beams(y, no, beams, combiners)
         parts = (part.mT[:, None, :, None, :, None] for part in (g_hat, self._told(g_hat, variance)))
@@ -91,6 +98,20 @@ class EstimatorBlock(BasePilotChannelEstimator):  # type: ignore[misc]
         shape = (len(y), self._grid.num_streams_per_tx, -1)
         g_hat = probes.apply(found.signal).reshape(shape)
         return g_hat, None if variance is None else variance.reshape(shape)
+
+    def _jointly(self, y: Tensor, no: Tensor) -> tuple[Tensor, Tensor]:
+        """h_hat and err_var of the whole grid from all pilots at once."""
+        grid, (batch, receivers, antennas) = self._grid, y.shape[:3]
+        phi = GridMap.of(pilots_of(grid.pilot_pattern), antennas=antennas, snapshots=grid.num_ofdm_symbols).to(y.device)
+        arrived = y[..., torch.as_tensor(grid.effective_subcarrier_ind, device=y.device)].flatten(0, 1)
+        noise = self._noise(no, y.shape[:3]).flatten().to(y.real.dtype)
+        found = self._estimator[0].estimate(phi.collect(arrived.permute(0, 2, 3, 1)), phi, noise)
+
+        def as_sionna(values: Tensor) -> Tensor:
+            shape = (batch, receivers, grid.num_ofdm_symbols, phi.subcarriers, grid.num_tx, -1, antennas)
+            return values.reshape(shape).permute(0, 1, 6, 4, 5, 2, 3)
+
+        return as_sionna(found.signal), as_sionna(self._told(found.signal, found.variance))
 
     def estimate_at_pilot_locations(self, y_pilots: Tensor, no: Tensor) -> tuple[Tensor, Tensor]:
         """y_pilots: [batch, rx, rx antennas, tx, streams, pilots] -> estimates and error variances of that shape."""
@@ -150,11 +171,17 @@ class EstimatorBlock(BasePilotChannelEstimator):  # type: ignore[misc]
             raise ValueError(f"y must have shape {expected} to fit the resource grid, got {[*y.shape]}")
         if self.pilots and y.shape[1] != 1:
             raise ValueError(f"with pilots there must be one receiver, got {y.shape[1]}")
-        entries = grid.num_streams_per_tx * y.shape[2]
+        entries, over = grid.num_streams_per_tx * y.shape[2], ""
+        if self._whole_grid:
+            size = (grid.num_ofdm_symbols, grid.num_effective_subcarriers)
+            entries, over = (
+                entries * grid.num_tx * math.prod(size),
+                f" over {size[0]} symbols and {size[1]} subcarriers",
+            )
         if not self.pilots and length not in (None, entries):
             raise ValueError(
                 f"the estimator was made for channels of {length} entries, but {grid.num_streams_per_tx} streams to "
-                f"{y.shape[2]} antennas have {entries}"
+                f"{y.shape[2]} antennas{over} have {entries}"
             )
 
     def _noise(self, no: Tensor, shape: torch.Size) -> Tensor:

@@ -50,6 +50,8 @@ class ChannelEstimator(nn.Module, Estimator, Configured):
     """Whether it is for one subcarrier only."""
     alike_subcarriers: ClassVar[bool] = False
     """Whether every subcarrier has to be measured by the same pilots and beams."""
+    slots: ClassVar[bool] = False
+    """Whether a sample may be several snapshots of a channel that moves."""
     one_polarisation: ClassVar[bool] = False
     """Whether it is for arrays of one polarisation only."""
     any_scenario: ClassVar[bool] = False
@@ -96,9 +98,10 @@ class ChannelEstimator(nn.Module, Estimator, Configured):
                 f"{cls.name} is for one subcarrier; {problem.scenario.name} has {problem.subcarriers}, for which there are "
                 "lmmse and cluster-lmmse"
             )
-        if problem.snapshots > 1:
+        if problem.snapshots > 1 and not cls.slots:
             raise ValueError(
-                f"{cls.name} is for one snapshot at a time; a sample of {problem.scenario.name} has {problem.snapshots}"
+                f"{cls.name} is for one snapshot at a time; a sample of {problem.scenario.name} has {problem.snapshots}, for "
+                "which there is slot-lmmse"
             )
         if cls.alike_subcarriers and not problem.sees_all_subcarriers_alike:
             raise ValueError(
@@ -184,9 +187,13 @@ class ChannelEstimator(nn.Module, Estimator, Configured):
             chosen = probes if probes is None or probes.batch is None else probes.select(some)
             return one(part, some, selected(found, some), chosen)
 
-        parts = chunk_by_chunk(of_chunk, measured, _SPREAD_ENTRIES // self.signal_length**2)
+        parts = chunk_by_chunk(of_chunk, measured, self.spread_chunk(measured))
         known = [part for part in parts if part is not None]
         return torch.cat(known) if known else None
+
+    def spread_chunk(self, measured: Measurement) -> int | None:
+        """How many samples `spread` is to get at once; None is all of them."""
+        return _SPREAD_ENTRIES // self.signal_length**2
 
     def chunk(self, measured: Measurement) -> int | None:
         """How many samples `infer` is to get at once, for the sake of memory and speed; None is all of them."""

@@ -31,6 +31,7 @@ _CLASSES = {
     "gated-lmmse": "GatedLMMSE",
     "product-lmmse": "ProductLMMSE",
     "cluster-lmmse": "ClusterLMMSE",
+    "slot-lmmse": "SlotLMMSE",
     "universal": "Universal",
 }
 """Name -> class, in the order of tables; the module has the name of the estimator. Modules are imported when asked for."""

@@ -3,6 +3,6 @@
 Sionna is imported with `blocks` and `receivers`, not before.
 """
 
-from chanest.link.setup import BOUNDS, MODULATIONS, REFERENCES, ErrVar, LinkSetup
+from chanest.link.setup import BOUNDS, MODULATIONS, REFERENCES, SLOTS_ONLY, ErrVar, LinkSetup
 
-__all__ = ["BOUNDS", "MODULATIONS", "REFERENCES", "ErrVar", "LinkSetup"]
+__all__ = ["BOUNDS", "MODULATIONS", "REFERENCES", "SLOTS_ONLY", "ErrVar", "LinkSetup"]

@@ -18,7 +18,7 @@ with global_state_kept():
     from sionna.phy.fec.ldpc import LDPC5GDecoder, LDPC5GEncoder
     from sionna.phy.mapping import Demapper, Mapper
     from sionna.phy.mimo import StreamManagement
-    from sionna.phy.ofdm import LMMSEEqualizer, ResourceGridMapper
+    from sionna.phy.ofdm import LMMSEEqualizer, ResourceGrid, ResourceGridMapper
 
 
 @dataclass(frozen=True)
@@ -27,17 +27,20 @@ class Blocks:
 
     training: ChannelBatch
     """vec(H), the T training measurements, Φ, noise and rays."""
-    probes: BeamformingMap
-    """P: vec(H) -> G of the data beams, [streams·N_RF] rows."""
+    probes: BeamformingMap | None
+    """P: vec(H) -> G of the data beams of a flat link, [streams·N_RF] rows; None where streams are antennas."""
     y: Tensor
     """The received grid: [batch, 1, N_RF, symbols, subcarriers]."""
     no: float
     bits: Tensor
     """Information bits: [batch, k]."""
+    truth: Tensor
+    """What perfect h_hat would be: [batch, 1, N_RF, 1, streams, symbols, subcarriers]."""
 
     @property
     def effective(self) -> Tensor:
-        """G = WᴴHF: [batch, streams, N_RF]."""
+        """G = WᴴHF of a flat link: [batch, streams, N_RF]."""
+        assert self.probes is not None
         return split_streams(self.probes.apply(self.training.signal), self.probes)
 
     def __len__(self) -> int:
@@ -45,7 +48,10 @@ class Blocks:
 
 
 class Link:
-    """Encoder, mapper and grid of a link, and the way back from estimates to bits. All of it is Sionna's."""
+    """Encoder, mapper and grid of a link, and the way back from estimates to bits. All of it is Sionna's.
+
+    This one is flat, `chanest.link.slots` has the one over slots; `link_of` makes what a setup is for.
+    """
 
     def __init__(self, setup: LinkSetup) -> None:
         self.setup = setup
@@ -53,37 +59,51 @@ class Link:
         with global_state_kept():
             bits = setup.bits_per_symbol
             self.pilots = setup.scenario.frontend.pilots
-            self.grid = training_grid(self.pilots, setup.streams, setup.data_symbols, setup.subcarriers)
+            self.grid = self._resource_grid()
             self._encoder = LDPC5GEncoder(setup.information_bits, setup.coded_bits, num_bits_per_symbol=bits)
             self._decoder = LDPC5GDecoder(self._encoder)
             self._mapper = Mapper("qam", bits)
             self._demapper = Demapper("app", "qam", bits)
             self._to_grid = ResourceGridMapper(self.grid)
-            self._equaliser = LMMSEEqualizer(self.grid, StreamManagement(np.array([[1]]), setup.streams))
+            self._equaliser = LMMSEEqualizer(self.grid, StreamManagement(np.array([[1]]), setup.sent_streams))
+
+    def _resource_grid(self) -> ResourceGrid:
+        setup = self.setup
+        return training_grid(self.pilots, setup.streams, setup.data_symbols, setup.subcarriers)
 
     def draw(self, count: int, *, seed: int, split: Split, start: int, snr_db: float) -> Blocks:
         """Blocks start … start + count - 1; each depends on (seed, split, index, snr_db) alone."""
         batch = self.problem.sample(count, seed=seed, split=split, start=start, snr_db=snr_db)
         phi, probes = front_end(batch.phi, self.setup.streams)
-        generators = sample_generators(seed, split, range(start, start + count), "link")
-        bits = torch.stack([torch.randint(2, (self.setup.information_bits,), generator=each) for each in generators])
-        shape = (phi.chains, self.grid.num_ofdm_symbols, self.grid.fft_size)
-        noise = torch.stack([torch.randn(shape, dtype=batch.y.dtype, generator=each) for each in generators])
+        bits, noise = self._bits_and_noise(range(start, start + count), phi.chains, seed=seed, split=split)
         no = 10 ** (-snr_db / 10)
         y = self._received(bits, phi.apply(batch.signal), split_streams(probes.apply(batch.signal), probes))
         y = y + no**0.5 * noise[:, None]
         measured = y[:, 0, :, : self.pilots, 0].mT.flatten(1)
         training = ChannelBatch(batch.signal, measured, phi, torch.full((count,), no), rays=batch.rays)
-        return Blocks(training, probes, y, no, bits.to(y.real.dtype))
+        effective = split_streams(probes.apply(batch.signal), probes)
+        return Blocks(training, probes, y, no, bits.to(y.real.dtype), over_grid(self, effective))
+
+    def _bits_and_noise(self, indices: range, chains: int, *, seed: int, split: Split) -> tuple[Tensor, Tensor]:
+        """Of each block by itself: [batch, k], and noise of variance one, [batch, N_RF, symbols, subcarriers]."""
+        generators = sample_generators(seed, split, indices, "link")
+        bits = torch.stack([torch.randint(2, (self.setup.information_bits,), generator=each) for each in generators])
+        shape = (chains, *grid_size(self))
+        noise = torch.stack([torch.randn(shape, dtype=self.problem.dtype, generator=each) for each in generators])
+        return bits, noise
+
+    def _sent(self, bits: Tensor) -> Tensor:
+        """The resource grids of these bits: [batch, streams, symbols, subcarriers]."""
+        symbols = self._mapper(self._encoder(bits.to(self.problem.dtype.to_real())))
+        sent: Tensor = self._to_grid(symbols.reshape(len(bits), 1, self.setup.sent_streams, -1))[:, 0]
+        return sent
 
     def _received(self, bits: Tensor, trained: Tensor, effective: Tensor) -> Tensor:
         """What arrives without noise. The training symbols have their own beams; of them y = Φh is put in place.
 
         trained: Φh, [batch, T·N_RF]; effective: G, [batch, streams, N_RF].
         """
-        symbols = self._mapper(self._encoder(bits.to(effective.real.dtype)))
-        grid = self._to_grid(symbols.reshape(len(bits), 1, self.setup.streams, -1))[:, 0]
-        y = torch.einsum("bsc,bstf->bctf", effective, grid)
+        y = torch.einsum("bsc,bstf->bctf", effective, self._sent(bits))
         y[:, :, : self.pilots, 0] = trained.reshape(len(bits), self.pilots, -1).mT
         return y[:, None]
 
@@ -113,3 +133,13 @@ def front_end(phi: LinearMap, streams: int) -> tuple[BeamformingMap, Beamforming
 def split_streams(values: Tensor, probes: BeamformingMap) -> Tensor:
     """[batch, streams·N_RF] -> [batch, streams, N_RF]."""
     return values.reshape(-1, probes.pilots, probes.chains)
+
+
+def over_grid(link: Link, values: Tensor) -> Tensor:
+    """What holds for the whole block, in Sionna's shape. [batch, streams, N_RF] -> [batch, 1, N_RF, 1, streams, …]."""
+    return values.mT[:, None, :, None, :, None, None].expand(-1, -1, -1, -1, -1, *grid_size(link))
+
+
+def grid_size(link: Link) -> tuple[int, int]:
+    """Symbols and subcarriers."""
+    return link.grid.num_ofdm_symbols, link.grid.fft_size

@@ -1,10 +1,12 @@
 """What a block is: training, data, modulation and code. No Sionna here."""
 
+from functools import cached_property
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from chanest.bounds.genie import GenieAngles
+from chanest.pilots import Pilots
 from chanest.problem import ChannelProblem
 from chanest.scenario import Scenario
 from vlista_core.problems import check_count
@@ -15,11 +17,14 @@ MODULATIONS = {"qpsk": 2, "16qam": 4, "64qam": 6, "256qam": 8}
 """Name -> bits per symbol."""
 REFERENCES = {
     "sionna-ls": "Sionna LS",
+    "sionna-linear": "Sionna LS, linear",
     "sionna-lmmse": "Sionna LMMSE",
     "perfect": "perfect CSI",
     GenieAngles.name: GenieAngles.label,
 }
 """Receivers that are not of our registry -> how tables call them. The last two know what no receiver can."""
+SLOTS_ONLY = ("sionna-linear",)
+"""Those that interpolate over a slot, which a flat block has no need of."""
 BOUNDS = ("perfect", GenieAngles.name)
 _CODE_BITS = (12, 8448)
 _CODE_RATES = (0.2, 0.9)
@@ -28,6 +33,9 @@ _CODE_RATES = (0.2, 0.9)
 class LinkSetup(BaseModel):
     """A block is one channel, flat and constant: the scenario's T training symbols, one beam each, then `data_symbols`
     symbols through the last `streams` beams, `subcarriers` wide, with one codeword of the 5G LDPC code over all of it.
+
+    Where a sample of the scenario is a slot of several snapshots, a block is that slot: pilots where its pattern has them,
+    and data of all transmit antennas, each a stream, everywhere else; `streams`, `data_symbols` and `subcarriers` say nothing.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -53,9 +61,19 @@ class LinkSetup(BaseModel):
                 f"{self.information_bits}: change data_symbols or subcarriers"
             )
         problem, frontend, name = ChannelProblem(self.scenario), self.scenario.frontend, self.scenario.name
+        if self.over_slots:
+            if not frontend.antennas_send(problem.arrays[1].ports) or frontend.chains:
+                raise ValueError(
+                    "a link over slots is for streams that are antennas and a digital receiver: frontend.beams = 'identity', "
+                    f"as many pilots as antennas in each position, chains = 0; {name} has beams = {frontend.beams!r}, "
+                    f"pilots = {frontend.pilots}, chains = {frontend.chains}"
+                )
+            return
         if problem.subcarriers > 1:
-            own = f"{name} has {problem.subcarriers} subcarriers of its own"
-            raise ValueError(f"the link is for narrowband scenarios, whose channel is flat over a block; {own}")
+            own = f"{name} has {problem.subcarriers} subcarriers of its own and one snapshot"
+            raise ValueError(
+                f"the link is for narrowband scenarios, whose channel is flat over a block, and for slots; {own}"
+            )
         most = min(frontend.chains or problem.arrays[0].ports, frontend.pilots)
         if self.streams > most:
             why = f"what the receiver's chains and the {frontend.pilots} training beams of {name} allow"
@@ -66,8 +84,27 @@ class LinkSetup(BaseModel):
         return MODULATIONS[self.modulation]
 
     @property
+    def over_slots(self) -> bool:
+        """Whether a block is a slot whose channel changes over time and frequency."""
+        return self.scenario.frontend.snapshots > 1
+
+    @cached_property
+    def layout(self) -> Pilots:
+        """The pilots of a slot."""
+        found = self.scenario.frontend.layout(ChannelProblem(self.scenario).subcarriers)
+        assert found is not None
+        return found
+
+    @property
+    def sent_streams(self) -> int:
+        """Streams of data."""
+        return self.layout.streams if self.over_slots else self.streams
+
+    @property
     def coded_bits(self) -> int:
         """n, of a block."""
+        if self.over_slots:
+            return self.layout.streams * int((~self.layout.reserved).sum()) * self.bits_per_symbol
         return self.streams * self.data_symbols * self.subcarriers * self.bits_per_symbol
 
     @property
@@ -78,6 +115,8 @@ class LinkSetup(BaseModel):
     @property
     def resource_elements(self) -> int:
         """Of a block, training included."""
+        if self.over_slots:
+            return self.layout.reserved.numel()
         return (self.scenario.frontend.pilots + self.data_symbols) * self.subcarriers
 
     @property
@@ -88,4 +127,5 @@ class LinkSetup(BaseModel):
     @property
     def code(self) -> str:
         """Modulation, rate and streams for people."""
-        return f"{self.modulation}, code rate {self.rate:g}, {self.streams} stream{'s' if self.streams > 1 else ''}"
+        streams = self.sent_streams
+        return f"{self.modulation}, code rate {self.rate:g}, {streams} stream{'s' if streams > 1 else ''}"

@@ -48,6 +48,7 @@ LOOKS = {
     "gated-lmmse": Look("#00365c", "*", strong=True),
     "product-lmmse": Look(_GREEN, "P", strong=True),
     "cluster-lmmse": Look("#00365c", "D", strong=True),
+    "slot-lmmse": Look(_GREEN, "X", MIXED, strong=True),
     "universal": Look("#a3005c", "*", DOTTED, strong=True),
 }
 """How the registered estimators are drawn in every figure."""
@@ -55,16 +56,15 @@ _OWN = (Look(_RED, "X", strong=True), Look("#7a0046", "$+$", MIXED, strong=True)
 _BOUND_LINES = ((0, (6, 2)), (0, (3, 1.5)), (0, (8, 2, 2, 2)), (0, (2, 2)), (0, (10, 4)))
 _RECEIVERS = {
     "sionna-ls": Look(_RED, "+", DOTTED),
+    "sionna-linear": Look(_RED, "1", DOTTED),
     "sionna-lmmse": Look(_RED, "X", MIXED),
     "perfect": Look(_BLACK, "", _BOUND_LINES[0]),
     "genie-angles": Look(_BLACK, "", _BOUND_LINES[1]),
 }
 _AXES = {
-    "snr": "SNR (dB)",
-    "pilots": "pilots T",
-    "chains": "RF chains of the receiver (0: fully digital)",
+    "snr": "SNR (dB)", "pilots": "pilots T", "chains": "RF chains of the receiver (0: fully digital)",
     "bits": "bits of a phase shifter",
-}
+}  # fmt: skip
 _TOP_DB = 3.0
 """Curves of NMSE that fail are cut here, so that those that do not can be told apart."""
 End = tuple[float, str, Look]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from chanest.bounds.genie import GenieAngles
 from chanest.estimators import estimator_names
-from chanest.link import REFERENCES, ErrVar, LinkSetup
+from chanest.link import REFERENCES, SLOTS_ONLY, ErrVar, LinkSetup
 from chanest.scenario import Scenario
 from chanest.studies.block_errors import BlockErrors
 from chanest.studies.common import ChannelStudy, level_of, load, planned_files, problem_of
@@ -57,6 +57,10 @@ class LinkStudy(ChannelStudy, LinkSetup):
             if name not in (*estimator_names(), *REFERENCES):
                 known = ", ".join((*estimator_names(), *REFERENCES))
                 raise ValueError(f"unknown receiver {name!r}; known are {known}")
+            if name in SLOTS_ONLY and not self.over_slots:
+                raise ValueError(
+                    f"{name} interpolates over slots; a block of {self.scenario.name} is flat, for which there is sionna-ls"
+                )
             if name == GenieAngles.name and not GenieAngles.applies(self.problem):
                 raise ValueError(f"the bound {name} is not defined for {self.scenario.name}")
 
@@ -75,7 +79,7 @@ class LinkStudy(ChannelStudy, LinkSetup):
 
         diverged: blocks that a receiver lost because its estimate was not finite or absurd; there is no NMSE then.
         """
-        from chanest.link.receivers import over_grid, receiver, usable
+        from chanest.link.receivers import receiver, usable
 
         name, snr = str(cell["name"]), level_of(cell)
         made = None if name in REFERENCES else load(cell, self.problem)
@@ -94,8 +98,8 @@ class LinkStudy(ChannelStudy, LinkSetup):
                 for mode in self.err_var:
                     decided = link.decode(blocks, h_hat, err_var if mode == "estimated" else torch.zeros(()))
                     errors[mode] += (decided != blocks.bits).sum(1).tolist()
-                off += _power(h_hat[..., -1, -1] - over_grid(link, blocks.effective)[..., -1, -1])
-                power += _power(blocks.effective)
+                off += _power(h_hat - blocks.truth)
+                power += _power(blocks.truth)
         return {
             "channel_nmse_db": 10 * math.log10(off / power) if off and not diverged else None,
             "diverged": diverged,
@@ -122,9 +126,13 @@ class LinkStudy(ChannelStudy, LinkSetup):
 
         path = folder / "bler_vs_snr.png"
         draw_link(BlockErrors(self, frame), path)
+        training, data = self.scenario.frontend.pilots, self.data_symbols
+        held = f"{training} training symbols and {data} data symbols on {self.subcarriers}"
+        if self.over_slots:
+            grid = self.layout
+            held = f"{grid.symbols} symbols, pilots on {grid.elements} of the resource elements, {grid.subcarriers}"
         caption = (
-            f"{self.code}; a block has {self.scenario.frontend.pilots} training symbols and {self.data_symbols} data "
-            f"symbols on {self.subcarriers} subcarriers, {self.information_bits} information bits in one codeword of the 5G "
+            f"{self.code}; a block has {held} subcarriers, {self.information_bits} information bits in one codeword of the 5G "
             "LDPC code. Every receiver has the same channels, beams, bits and noise. SNR is that of one antenna and one stream."
         )
         return [Figure("Block error rate", caption, path)]
@@ -134,7 +142,12 @@ def usable_receivers(scenario: Scenario) -> tuple[list[str], dict[str, str]]:
     """The estimators that can run on a scenario now and the references, and why each of the other estimators cannot."""
     problem = problem_of(scenario)
     usable, refused = usable_estimators(problem)
-    references = [name for name in REFERENCES if name != GenieAngles.name or GenieAngles.applies(problem)]
+    slots = problem.snapshots > 1
+    references = [
+        name
+        for name in REFERENCES
+        if (name != GenieAngles.name or GenieAngles.applies(problem)) and (slots or name not in SLOTS_ONLY)
+    ]
     return usable + references, refused
 
 
@@ -159,9 +172,9 @@ def rates(bit_errors: Sequence[int], bits: int, peak: float) -> Row:
 @lru_cache(maxsize=1)
 def _link(setup: LinkSetup) -> "Link":
     """Kept from cell to cell: a code takes a second to build."""
-    from chanest.link.blocks import Link
+    from chanest.link.slots import link_of
 
-    return Link(setup)
+    return link_of(setup)
 
 
 @lru_cache(maxsize=2)

@@ -19,8 +19,10 @@ from chanest.covariances.lag_layout import LagLayout
 from chanest.covariances.lags import LagCovariance
 from chanest.covariances.modes import DecoupledCovariance, ModeCovariance, SeparableCovariance
 from chanest.covariances.offgrid import PathCovariance, Paths
+from chanest.covariances.slots import SlotColumns, SlotCovariance
 from chanest.dictionaries import Link, angular_dictionary
-from chanest.frontend import BeamformingMap
+from chanest.frontend import BeamformingMap, GridMap
+from chanest.pilots import Pilots
 from vlista_core.gaussian import Covariance, DenseCovariance, WhiteCovariance
 from vlista_core.linops import LinearMap
 from vlista_core.testing import COVARIANCE_CHECKS, MAP_CHECKS, CovarianceCase, MapCase
@@ -82,6 +84,19 @@ def _separable(dtype: torch.dtype) -> SeparableCovariance:
 def _in_modes(within: Covariance, dtype: torch.dtype) -> ModeCovariance:
     """On five subcarriers, of which the covariance uses three directions."""
     return ModeCovariance(torch.linalg.qr(_normal((5, len(FREQUENCIES)), dtype, 15)).Q[None], within)
+
+
+def _slot(dtype: torch.dtype, rank: int) -> SlotCovariance:
+    """Four snapshots of three subcarriers, two modes of each axis and two antennas."""
+    time, delay = (torch.linalg.qr(_normal((size, 2), dtype, 16)).Q for size in (4, 3))
+    return SlotCovariance(SlotColumns(time, delay, _normal((8, rank), dtype, 17)))
+
+
+def _grid_pilots(dtype: torch.dtype) -> LinearMap:
+    """Two streams that take the subcarriers of the second and the last symbol in turn, one receive antenna."""
+    values = torch.zeros(2, 4, 3, dtype=dtype)
+    values[0, 1::2, 0], values[1, 1::2, 1] = 1.0, 2.0
+    return GridMap.of(Pilots(values, (values != 0).any(0)), antennas=1, snapshots=4)
 
 
 def _columns(dtype: torch.dtype, *, count: int, subcarriers: int) -> ColumnCovariance:
@@ -166,6 +181,8 @@ CASES = [
         lambda dtype: MainDirections(_normal((1, 12, 3), dtype, 1), torch.full((1,), 0.2, dtype=dtype)),
         NARROW,
     ),
+    CovarianceCase("slot of few columns", lambda dtype: _slot(dtype, 3), (_grid_pilots,)),
+    CovarianceCase("slot of many columns", lambda dtype: _slot(dtype, 8), (_grid_pilots,)),
     CovarianceCase("grid", lambda dtype: _grid(dtype, RX, None), NARROW),
     CovarianceCase("grid with delays", lambda dtype: _grid(dtype, RX, FREQUENCIES), WIDE),
     CovarianceCase("grid, dual polarised", lambda dtype: _grid(dtype, DUAL, None)),

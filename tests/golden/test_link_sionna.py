@@ -14,8 +14,8 @@ from chanest.channels.sionna_backend import global_state_kept
 from chanest.estimators.ls import LS
 from chanest.frontend import BeamformingMap
 from chanest.link import LinkSetup
-from chanest.link.blocks import Blocks, Link
-from chanest.link.receivers import over_grid, receiver, usable
+from chanest.link.blocks import Blocks, Link, over_grid
+from chanest.link.receivers import receiver, usable
 from chanest.sionna import EstimatorBlock, training_grid
 from chanest.studies import STUDIES
 from chanest.studies.block_errors import BlockErrors

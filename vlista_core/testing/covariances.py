@@ -1,7 +1,7 @@
 """What every Covariance must satisfy, besides the checks of a LinearMap."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -122,8 +122,7 @@ def check_blind(case: CovarianceCase, dtype: torch.dtype) -> None:
     """A Φ of zeros gives the prior back: a mean of zero and the prior's variances, with noise or hardly any."""
     prior = case.make(dtype)
     for phi in case.all_maps(dtype):
-        tensors = {name: value for name in phi.__dataclass_fields__ if isinstance(value := getattr(phi, name), Tensor)}
-        blind = replace(phi, **{name: torch.zeros_like(value) for name, value in tensors.items()})
+        blind = phi.with_tensors([torch.zeros_like(tensor) for tensor in phi.tensors()])
         measured = _measured(blind, prior)
         for noise in (measured.noise_var, torch.full_like(measured.noise_var, 1e-10)):
             found = condition(prior, Measurement(measured.y, blind, noise))
