@@ -1,5 +1,6 @@
 # make demo   set up .venv and run the example        make check   ruff, import rules, mypy
 # make test   set up .venv and run the test suite     make clean   remove .venv and caches
+# make docs   build the site into site/, examples and reports included (ten minutes the first time, then seconds)
 # make fuzz   read damaged files for SECONDS=60, of the KINDS given (all), changed by SEED (another each time)
 PYTHON ?= python3
 VENV   := .venv
@@ -8,7 +9,7 @@ READY  := $(VENV)/.ready
 JOBS   ?= 2
 SECONDS ?= 60
 
-.PHONY: demo test check format fuzz clean
+.PHONY: demo test check docs format fuzz clean
 
 demo: $(READY)
 	$(BIN)/python examples/cdl_channel_estimation.py
@@ -21,6 +22,10 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-logo --no-cache
 	$(BIN)/mypy
+
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	@echo "The site: site/index.html"
 
 fuzz: $(READY)
 	$(BIN)/python tests/unit/fuzz_files.py --seconds $(SECONDS) $(if $(KINDS),--kinds $(KINDS)) $(if $(SEED),--seed $(SEED))
@@ -40,5 +45,11 @@ $(READY): pyproject.toml constraints.txt
 	  { echo "error: the packages could not be installed; is the network reachable? The reason is at the end of $(VENV)/install.log" >&2; exit 2; }
 	@touch $@
 
+$(VENV)/.docs: $(READY)
+	@echo "Installing what builds the site into $(VENV)"
+	@$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[dev,cluster,docs]' >> $(VENV)/install.log 2>&1 || \
+	  { echo "error: the packages could not be installed; the reason is at the end of $(VENV)/install.log" >&2; exit 2; }
+	@touch $@
+
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis out
+	rm -rf site .cache $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis out

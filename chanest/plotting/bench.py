@@ -5,15 +5,13 @@ from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
-from chanest.studies.standing import LENT, OURS, Place, Standing
+from chanest.studies.standing import FAR_DB, LENT, OURS, Place, Standing
 from vlista_core.plotting import new_figure
 from vlista_core.study.tables import signed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_FAR_DB = 12.0
-"""Gaps of this size and more are darkest."""
 _DARK = 0.6
 """The share of it from which on the text of a field is white."""
 _LEAD, _LOSS = "#0072b2", "#b04000"
@@ -26,7 +24,7 @@ def draw_gaps(standing: Standing, path: Path) -> None:
         axes = figure.subplots()
         gaps = [[standing.gap(place, name) for name in names] for place in places]
         fields = [[math.nan if gap is None else max(gap, 0.0) for gap in line] for line in gaps]
-        image = axes.imshow(fields, cmap="Blues", vmin=0.0, vmax=_FAR_DB, aspect="auto")
+        image = axes.imshow(fields, cmap="Blues", vmin=0.0, vmax=FAR_DB, aspect="auto")
         for y, place in enumerate(places):
             _draw_line(axes, standing, place, y, gaps[y])
         axes.hlines([y + 0.5 for y in range(len(places) - 1)], -0.5, len(names) - 0.5, color="white", lw=1.5)
@@ -57,7 +55,7 @@ def _draw_line(axes: "Axes", standing: Standing, place: Place, y: int, gaps: lis
                 Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor="#ffffff", edgecolor="#c8c8c8", hatch="///", lw=0)
             )
             continue
-        colour, weight = "white" if gap > _DARK * _FAR_DB else "black", "bold" if name == best else "normal"
+        colour, weight = "white" if gap > _DARK * FAR_DB else "black", "bold" if name == best else "normal"
         text = f"{gap:.1f}".replace("-", "−") + (LENT if standing.lent(place, name) else "")
         axes.text(x, y, text, ha="center", va="center", color=colour, weight=weight, fontsize=10)
     lead = standing.lead(place, None)

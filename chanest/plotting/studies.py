@@ -1,18 +1,18 @@
-"""Figures of studies: readable in grey, bounds dashed. Matplotlib is imported when one is drawn."""
+"""Charts of studies: readable in grey, bounds dashed. Matplotlib is imported when one is drawn."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from vlista_core.plotting import DOTTED, MIXED, Look, label_ends, new_figure
+from vlista_core.charts import DOTTED, MIXED, Axis, Chart, Look, Panel, Point, Series, best_and_bounds
+from vlista_core.plotting import new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
     from chanest.studies.block_errors import BlockErrors
     from chanest.studies.coverage import CoverageStudy
@@ -67,33 +67,11 @@ _AXES = {
 }  # fmt: skip
 _TOP_DB = 3.0
 """Curves of NMSE that fail are cut here, so that those that do not can be told apart."""
-End = tuple[float, str, Look]
-"""Where a curve ends, what it is called and how it is drawn."""
 
 
 def look_of(name: str) -> Look:
     """How an estimator, a receiver or a bound is drawn."""
     return LOOKS.get(name) or _RECEIVERS.get(name) or _OWN[0]
-
-
-def _curve(
-    axes: "Axes", places: Sequence[float], levels: Sequence[float], look: Look, *, marker: str | None = None,
-    size: float = 1.0, every: int | None = None, band: tuple[Sequence[float], Sequence[float]] | None = None,
-) -> None:  # fmt: skip
-    """A line in its look, over its interval where it has one."""
-    axes.plot(
-        places, levels, color=look.colour, ls=look.line, lw=look.width, marker=look.marker if marker is None else marker,
-        ms=size * look.size, markevery=every, zorder=3 if look.strong else 2,
-    )  # fmt: skip
-    if band is not None:
-        axes.fill_between(places, *band, color=look.colour, alpha=0.08, lw=0)
-
-
-def _finish(axes: "Axes", x: str, y: str, title: str = "", ticks: Sequence[float] | None = None) -> None:
-    axes.set(xlabel=x, ylabel=y, title=title)
-    axes.grid(alpha=0.25)
-    if ticks is not None:
-        axes.set_xticks(list(ticks))
 
 
 def _looks(ranking: "Ranking") -> dict[str, Look]:
@@ -105,112 +83,60 @@ def _looks(ranking: "Ranking") -> dict[str, Look]:
     return looks
 
 
-def draw_curves(ranking: "Ranking", path: Path) -> None:
-    """NMSE over the sweep with 95 % intervals, a panel for each SNR unless the sweep is over it; labels at the curves."""
-    study, panels = ranking.study, ranking.study.panels()
-    with new_figure(path, (8.6 if len(panels) == 1 else 5.6 * len(panels) + 0.5, 6.2)) as figure:
-        for axes, snr in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
-            _draw_nmse(figure, axes, ranking, snr)
-        figure.suptitle(f"{study.scenario.name}: NMSE of {study.channels:,} test channels, 95 % intervals", fontsize=13)
+def nmse_chart(ranking: "Ranking") -> Chart:
+    """NMSE over the sweep with 95 % intervals, a panel for each SNR unless the sweep is over it."""
+    study = ranking.study
+    panels = [_nmse_panel(ranking, snr) for snr in study.panels()]
+    places = sorted({value for value, _ in study.points()})
+    span = places[-1] - places[0] or 1.0
+    return Chart(
+        f"{study.scenario.name}: NMSE of {study.channels:,} test channels, 95 % intervals",
+        Axis(_AXES[study.sweep], places, limits=(places[0] - 0.03 * span, places[-1] + 0.02 * span)), Axis("NMSE (dB)"),
+        panels, first=best_and_bounds(panels[0].series),
+    )  # fmt: skip
 
 
-def _draw_nmse(figure: "Figure", axes: "Axes", ranking: "Ranking", snr: float | None) -> None:
+def _nmse_panel(ranking: "Ranking", snr: float | None) -> Panel:
     points = sorted(ranking.study.points(snr))
-    bottom, top, ends = 0.0, -100.0, list[End]()
+    curves = []
     for name, look in _looks(ranking).items():
         known = [(point, level) for point in points if (level := ranking.level(name, point)) is not None]
         if not known:
             continue
-        levels = [level for _, level in known]
+        bound = name not in ranking.study.estimators
         low, high = (
             [math.nan if (end := ranking.level(name, point, key)) is None else end for point, _ in known]
             for key in ("nmse_low_db", "nmse_high_db")
         )
-        band = (low, high) if name in ranking.study.estimators else None
-        marker = look.marker or ("_" if len(points) == 1 else "")
-        _curve(axes, [point[0] for point, _ in known], levels, look, marker=marker, band=band)
-        ends.append((levels[-1], ranking.labels[name], look))
-        bottom, top = min(bottom, *levels), max(top, *levels)
-    axes.set_ylim(bottom - 1.5, min(top, _TOP_DB) + 0.8)
-    places = [value for value, _ in points]
-    span = places[-1] - places[0] or 1.0
-    axes.set_xlim(places[0] - 0.03 * span, places[-1] + 0.02 * span)
-    _finish(axes, _AXES[ranking.study.sweep], "NMSE (dB)", "" if snr is None else f"SNR {snr:g} dB", places)
-    label_ends(figure, axes, ends)
+        ends = () if bound or any(map(math.isnan, (*low, *high))) else tuple(zip(low, high, strict=True))
+        levels = [(point[0], level) for point, level in known]
+        curves.append(Series(ranking.labels[name], look, levels, ends, bound=bound))
+    shown = [level for each in curves for _, level in each.points]
+    limits = (min([0.0, *shown]) - 1.5, min(max(shown, default=_TOP_DB), _TOP_DB) + 0.8)
+    return Panel("" if snr is None else f"SNR {snr:g} dB", curves, limits)
 
 
-def draw_accuracy_against_latency(ranking: "Ranking", path: Path) -> None:
+def latency_chart(ranking: "Ranking") -> Chart:
     """NMSE at the middle SNR against milliseconds per channel in a batch; bounds are lines, for they cost nothing."""
-    study, looks = ranking.study, _looks(ranking)
-    points, lines = list[tuple[float, float, str, Look]](), list[End]()
-    for name, look in looks.items():
+    study, marks, bounds = ranking.study, list[Series](), list[Series]()
+    for name, look in _looks(ranking).items():
         level, time = ranking.level(name, study.middle()), ranking.costs.get(name, {}).get("ms_batch")
         if level is not None and name in study.bounds:
-            lines.append((level, ranking.labels[name], look))
+            bounds.append(Series(ranking.labels[name], look, [(0.0, level)], bound=True))
         elif level is not None and time is not None:
-            points.append((time, min(level, _TOP_DB), name, look))
-    with new_figure(path, (8.6, 5.6)) as figure:
-        axes = figure.subplots()
-        for x, y, _, look in points:
-            axes.plot(x, y, look.marker, color=look.colour, ms=1.4 * look.size, zorder=3)
-        axes.set_xscale("log")
-        axes.xaxis.set_major_formatter(lambda time, _: f"{time:g}")
-        if points:
-            axes.set_xlim(min(x for x, *_ in points) / 2.5, max(x for x, *_ in points) * 3.5)
-        for level, _, look in lines:
-            axes.axhline(level, color=look.colour, ls=look.line, lw=1.2)
-        bottom = min([y for _, y, *_ in points] + [level for level, *_ in lines], default=0.0)
-        axes.set_ylim(bottom - 1.2, max((y for _, y, *_ in points), default=0.0) + 1.2)
-        label_ends(figure, axes, lines)
-        title = f"{study.scenario.name}: accuracy against latency (better: down and to the left)"
-        time = f"time per channel in a batch of {ranking.batch} (ms, logarithmic)"
-        _finish(axes, time, f"NMSE at {study.middle()[1]:g} dB SNR (dB)", title)
-        _label_points(figure, axes, points, [level for level, *_ in lines])
-
-
-_SIDES = (
-    (9, 0, "left"), (-9, 0, "right"), (0, 11, "center"), (0, -12, "center"), (7, 9, "left"), (7, -9, "left"),
-    (-7, 9, "right"), (-7, -9, "right"), (8, 18, "left"), (8, -18, "left"), (-8, 18, "right"), (-8, -18, "right"),
-)  # fmt: skip
-"""Where the name of a point may stand: points to the right and up, and which end of it is there."""
-_DISTANCE_COST = 20.0
-"""Square pixels of overlap that a label may have to be one point nearer to its mark."""
-
-
-def _label_points(
-    figure: "Figure", axes: "Axes", points: list[tuple[float, float, str, Look]], lines: list[float]
-) -> None:
-    """A name beside each point, on the side where it meets the least of other points, names and level lines."""
-    figure.draw_without_rendering()
-    pixel = figure.dpi / 72
-    marks = [axes.transData.transform((x, y)) for x, y, _, _ in points]
-    taken = [(x - 6 * pixel, y - 6 * pixel, x + 6 * pixel, y + 6 * pixel) for x, y in marks]
-    across = axes.get_window_extent()
-    for level in lines:
-        height = axes.transData.transform((points[0][0], level))[1] if points else 0.0
-        taken.append((across.x0, height - 3 * pixel, across.x1, height + 3 * pixel))
-    for (x, y, label, look), mark in zip(points, marks, strict=True):
-        wide, tall = len(label) * 6.2 * pixel, 12 * pixel
-        boxes = []
-        for right, up, align in _SIDES:
-            left = mark[0] + right * pixel - {"left": 0.0, "center": wide / 2, "right": wide}[align]
-            middle = mark[1] + up * pixel
-            boxes.append((left, middle - tall / 2, left + wide, middle + tall / 2))
-        far = [_DISTANCE_COST * (abs(right) + abs(up)) for right, up, _ in _SIDES]
-        costs = [cost + sum(_overlap(box, other) for other in taken) for cost, box in zip(far, boxes, strict=True)]
-        best = costs.index(min(costs))
-        taken.append(boxes[best])
-        right, up, align = _SIDES[best]
-        axes.annotate(
-            label, (x, y), (right, up), textcoords="offset points", ha=align, va="center", fontsize=9.5,
-            color=look.colour, weight=look.weight,
-        )  # fmt: skip
-
-
-def _overlap(one: tuple[float, ...], two: tuple[float, ...]) -> float:
-    """Area that two boxes (left, bottom, right, top) share."""
-    across, up = min(one[2], two[2]) - max(one[0], two[0]), min(one[3], two[3]) - max(one[1], two[1])
-    return max(across, 0.0) * max(up, 0.0)
+            marks.append(Series(name, look, [(time, min(level, _TOP_DB))]))
+    times = [x for each in marks for x, _ in each.points] or [1.0]
+    levels = [y for each in (*marks, *bounds) for _, y in each.points] or [0.0]
+    top = max((y for each in marks for _, y in each.points), default=0.0)
+    return Chart(
+        f"{study.scenario.name}: accuracy against latency (better: down and to the left)",
+        Axis(
+            f"time per channel in a batch of {ranking.batch} (ms, logarithmic)", logarithmic=True,
+            limits=(min(times) / 2.5, max(times) * 3.5),
+        ),
+        Axis(f"NMSE at {study.middle()[1]:g} dB SNR (dB)"),
+        [Panel("", [*marks, *bounds], (min(levels) - 1.2, top + 1.2))], marks=True, size=(8.6, 5.6),
+    )  # fmt: skip
 
 
 _LEAST = 0.002
@@ -218,86 +144,99 @@ _LEAST = 0.002
 _TICKS = (1, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002)
 
 
-def draw_link(errors: "BlockErrors", path: Path) -> None:
-    """BLER against SNR with 95 % intervals, a panel for each err_var of the study; labels at the curves."""
+def link_chart(errors: "BlockErrors") -> Chart:
+    """BLER against SNR with 95 % intervals, a panel for each err_var of the study."""
     from chanest.link import BOUNDS
     from chanest.studies.block_errors import TARGET, label
 
-    study, modes = errors.study, errors.study.err_var
+    study = errors.study
     seen = [rate for rate in errors.rows["bler"] if rate > 0]
     least = min(TARGET / 10, max(_LEAST, min(seen, default=_LEAST)))
     titles = {"estimated": "err_var: the variance of the estimator's errors", "zero": "err_var 0"}
-    with new_figure(path, (8.6 if len(modes) == 1 else 14.6, 6.2)) as figure:
-        for axes, mode in zip(figure.subplots(1, len(modes), squeeze=False)[0], modes, strict=True):
-            ends = list[End]()
-            for name in errors.receivers(mode):
-                level, low, high = (
-                    [math.log10(max(rate, _LEAST / 100)) for rate in errors.curve(name, mode, column)]
-                    for column in ("bler", "bler_low", "bler_high")
+    panels = []
+    for mode in study.err_var:
+        curves = []
+        for name in errors.receivers(mode):
+            columns = (errors.curve(name, mode, column) for column in ("bler", "bler_low", "bler_high"))
+            known = [line for line in zip(errors.snrs, *columns, strict=True) if not math.isnan(line[1])]
+            ends = () if name in BOUNDS or any(map(math.isnan, sum(known, ()))) else known
+            cut = _LEAST / 100
+            curves.append(
+                Series(
+                    label(name),
+                    look_of(name),
+                    [(snr, max(rate, cut)) for snr, rate, _, _ in known],
+                    [(max(low, cut), max(high, cut)) for _, _, low, high in ends],
+                    bound=name in BOUNDS,
                 )
-                _curve(axes, errors.snrs, level, look_of(name), band=None if name in BOUNDS else (low, high))
-                ends.append((level[-1], label(name), look_of(name)))
-            axes.axhline(math.log10(TARGET), color=_GREY, lw=0.8, ls=":")
-            _finish(axes, "SNR (dB)", "block error rate", titles[mode], errors.snrs)
-            axes.set_yticks([math.log10(tick) for tick in _TICKS], [f"{tick:g}" for tick in _TICKS])
-            axes.set_ylim(math.log10(least) - 0.05, 0.05)
-            label_ends(figure, axes, [end for end in ends if not math.isnan(end[0])])
-        title = f"{study.scenario.name}: {study.blocks:,} blocks, {study.code}, 95 % intervals"
-        figure.suptitle(title, fontsize=13)
+            )
+        panels.append(Panel(titles[mode], [each for each in curves if each.points], (0.9 * least, 1.1)))
+    return Chart(
+        f"{study.scenario.name}: {study.blocks:,} blocks, {study.code}, 95 % intervals",
+        Axis("SNR (dB)", errors.snrs), Axis("block error rate", _TICKS, logarithmic=True), panels, level=TARGET,
+        first=best_and_bounds(panels[0].series), size=(8.6 if len(panels) == 1 else 14.6, 6.2),
+    )  # fmt: skip
 
 
 _BAND = 2.0
 """Points to either side within which intervals count as right: the grey band."""
 
 
-def draw_reliability(study: "CoverageStudy", variances: pd.DataFrame, path: Path) -> None:
+def reliability_chart(study: "CoverageStudy", variances: pd.DataFrame) -> Chart:
     """Coverage minus level over the level, in points, a panel for each SNR: calibrated variances above, the own below."""
     from chanest.studies.coverage import KINDS, LEVELS
 
     snrs = sorted(set(variances["snr_db"]))
-    kinds = [kind for kind in KINDS if (variances["kind"] == kind).any()]
-    with new_figure(path, (4.6 * len(snrs) + 1.0, 3.6 * len(kinds))) as figure:
-        grid = figure.subplots(len(kinds), len(snrs), squeeze=False, sharey="row", sharex=True)
-        for kind, line in zip(kinds, grid, strict=True):
-            drawn = []
-            for axes, snr in zip(line, snrs, strict=True):
-                axes.axhspan(-_BAND, _BAND, color="#000000", alpha=0.07, lw=0)
-                axes.axhline(0.0, color=_BLACK, lw=0.8)
-                rows = variances[(variances["kind"] == kind) & (variances["snr_db"] == snr)]
-                ends = list[End]()
-                for name, covered in zip(rows["name"], rows["covered"], strict=True):
-                    if None in covered:
-                        continue
-                    gap = [100 * (share - level) for share, level in zip(covered, LEVELS, strict=True)]
-                    _curve(axes, [100 * level for level in LEVELS], gap, look_of(name), every=3)
-                    ends.append((gap[-1], name, look_of(name)))
-                drawn.append((axes, snr, ends))
-            for axes, snr, ends in drawn:  # After all curves: the panels of a line share their axis.
-                title = f"{snr:g} dB, {'calibrated' if kind == 'calibrated' else 'before calibration'}"
-                _finish(axes, "level of the interval (%)" if kind == kinds[-1] else "", "", title)
-                label_ends(figure, axes, ends, rows=len(kinds))
-            line[0].set_ylabel("coverage − level (points)")
-        said = f"what intervals cover beyond what they say, {study.channels:,} test channels"
-        figure.suptitle(f"{study.scenario.name}: {said}", fontsize=13)
+    panels = []
+    for kind in (kind for kind in KINDS if (variances["kind"] == kind).any()):
+        line = []
+        for snr in snrs:
+            rows = variances[(variances["kind"] == kind) & (variances["snr_db"] == snr)]
+            curves = [
+                Series(name, look_of(name), _gaps(covered, LEVELS), every=3)
+                for name, covered in zip(rows["name"], rows["covered"], strict=True)
+                if None not in covered
+            ]
+            line.append(Panel(f"{snr:g} dB, {'calibrated' if kind == 'calibrated' else 'before calibration'}", curves))
+        panels += _on_one_scale(line)
+    said = f"what intervals cover beyond what they say, {study.channels:,} test channels"
+    return Chart(
+        f"{study.scenario.name}: {said}", Axis("level of the interval (%)"), Axis("coverage − level (points)"), panels,
+        columns=len(snrs), level=0.0, band=(-_BAND, _BAND),
+    )  # fmt: skip
 
 
-def draw_tracking(study: "TrackingStudy", frame: pd.DataFrame, path: Path) -> None:
+def _gaps(covered: list[float], levels: tuple[float, ...]) -> list[Point]:
+    """(level, what is covered beyond it) in points of a per cent."""
+    return [(100 * level, 100 * (share - level)) for share, level in zip(covered, levels, strict=True)]
+
+
+def _on_one_scale(panels: list[Panel]) -> list[Panel]:
+    """The panels with the limits that hold all of them."""
+    levels = [y for panel in panels for each in panel.series for _, y in each.points] or [0.0]
+    margin = 0.05 * (max(levels) - min(levels)) + 0.1
+    return [panel._replace(limits=(min(levels) - margin, max(levels) + margin)) for panel in panels]
+
+
+def tracking_chart(study: "TrackingStudy", frame: pd.DataFrame) -> Chart:
     """NMSE by snapshot, a panel for each SNR: tracked (solid), each by itself (dotted), and the bound (dashed)."""
-    snrs, snapshots = sorted(set(frame["snr_db"])), range(1, study.snapshots + 1)
-    with new_figure(path, (4.9 * len(snrs) + 0.4, 5.0)) as figure:
-        for axes, snr in zip(figure.subplots(1, len(snrs), squeeze=False)[0], snrs, strict=True):
-            ends = list[End]()
-            for _, row in frame[frame["snr_db"] == snr].iterrows():
-                own, kind = look_of(row["name"]), row["kind"]
-                line = DOTTED if kind == "alone" else "-" if kind == "tracked" else _BOUND_LINES[0]
-                look = Look(own.colour, own.marker, line, strong=kind == "tracked")
-                levels = [math.nan if level is None else level for level in row["nmse_db"]]
-                _curve(axes, snapshots, levels, look, size=0.7)
-                if not math.isnan(levels[-1]):
-                    ends.append((levels[-1], row["label"], look))
-            _finish(axes, "snapshot of the track", "NMSE (dB)", f"SNR {snr:g} dB", snapshots)
-            label_ends(figure, axes, ends)
-        figure.suptitle(f"What earlier snapshots are worth: {study.tracks} test tracks", fontsize=13)
+    panels = []
+    for snr in sorted(set(frame["snr_db"])):
+        rows = frame[frame["snr_db"] == snr].to_dict("records")
+        panels.append(Panel(f"SNR {snr:g} dB", [each for each in map(_track, rows) if each.points]))
+    title = f"What earlier snapshots are worth: {study.tracks} test tracks"
+    snapshots = range(1, study.snapshots + 1)
+    size = (4.9 * len(panels) + 0.4, 5.0)
+    return Chart(title, Axis("snapshot of the track", snapshots), Axis("NMSE (dB)"), panels, size=size)
+
+
+def _track(row: dict[Hashable, Any]) -> Series:
+    """The levels of an estimator snapshot by snapshot."""
+    own, kind = look_of(row["name"]), row["kind"]
+    line = DOTTED if kind == "alone" else "-" if kind == "tracked" else _BOUND_LINES[0]
+    look = Look(own.colour, own.marker, line, strong=kind == "tracked")
+    levels = [(float(number), level) for number, level in enumerate(row["nmse_db"], start=1) if level is not None]
+    return Series(row["label"], look, levels, bound=kind not in ("alone", "tracked"))
 
 
 _GOOD, _DARK = 0.95, 0.8

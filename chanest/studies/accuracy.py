@@ -196,13 +196,14 @@ class AccuracyStudy(ChannelStudy):
         return Ranking(self, frame).headline()
 
     def figures(self, frame: pd.DataFrame, folder: Path) -> list[Figure]:
-        from chanest.plotting.studies import draw_accuracy_against_latency, draw_curves
+        from chanest.plotting.studies import latency_chart, nmse_chart
 
         curves, cost = folder / f"nmse_vs_{self.sweep}.png", folder / "accuracy_vs_latency.png"
         ranking = Ranking(self, frame)
-        draw_curves(ranking, curves)
-        draw_accuracy_against_latency(ranking, cost)
-        return [Figure("NMSE over the sweep", "", curves), Figure("Accuracy against latency", "", cost)]
+        return [
+            Figure.drawn("NMSE over the sweep", "", curves, nmse_chart(ranking)),
+            Figure.drawn("Accuracy against latency", "", cost, latency_chart(ranking)),
+        ]
 
     def folder(self) -> str:
         return self.scenario.name if self.sweep == "snr" else f"{self.scenario.name}_{self.sweep}"

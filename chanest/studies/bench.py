@@ -170,7 +170,7 @@ class BenchStudy(DrawsStudy):
         if not standing.names:
             return []
         draw_gaps(standing, path)
-        return [Figure("Gap to the best bound", standing.caption(), path)]
+        return [Figure("Gap to the best bound", standing.caption(), path, on_page=False)]
 
 
 def best_bound(problem: ChannelProblem) -> tuple[str, ...]:

@@ -108,11 +108,10 @@ class CoverageStudy(ChannelStudy):
         return tables
 
     def figures(self, frame: pd.DataFrame, folder: Path) -> list[Figure]:
-        from chanest.plotting.studies import draw_reliability
+        from chanest.plotting.studies import reliability_chart
 
         path = folder / "reliability.png"
-        draw_reliability(self, self.variances(frame), path)
-        return [Figure("Reliability", "", path)]
+        return [Figure.drawn("Reliability", "", path, reliability_chart(self, self.variances(frame)))]
 
 
 def _figures(signal: Tensor, variance: Tensor, truth: Tensor) -> Row:

@@ -122,10 +122,9 @@ class LinkStudy(ChannelStudy, LinkSetup):
         return BlockErrors(self, frame).headline() if len(frame) else ""
 
     def figures(self, frame: pd.DataFrame, folder: Path) -> list[Figure]:
-        from chanest.plotting.studies import draw_link
+        from chanest.plotting.studies import link_chart
 
         path = folder / "bler_vs_snr.png"
-        draw_link(BlockErrors(self, frame), path)
         training, data = self.scenario.frontend.pilots, self.data_symbols
         held = f"{training} training symbols and {data} data symbols on {self.subcarriers}"
         if self.over_slots:
@@ -135,7 +134,7 @@ class LinkStudy(ChannelStudy, LinkSetup):
             f"{self.code}; a block has {held} subcarriers, {self.information_bits} information bits in one codeword of the 5G "
             "LDPC code. Every receiver has the same channels, beams, bits and noise. SNR is that of one antenna and one stream."
         )
-        return [Figure("Block error rate", caption, path)]
+        return [Figure.drawn("Block error rate", caption, path, link_chart(BlockErrors(self, frame)))]
 
 
 def usable_receivers(scenario: Scenario) -> tuple[list[str], dict[str, str]]:

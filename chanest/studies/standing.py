@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 OURS = ("universal", "gated-lmmse")
 """Estimators of this project that are to lead on every source."""
+FAR_DB = 12.0
+"""Gaps of this size and more are darkest."""
 LENT = "†"
 """Marks figures with weights of another scenario."""
 Place = tuple[str, float | None]
@@ -122,7 +124,13 @@ class Standing:
         ]
         heading = ("scenario", *self.names, "lead of ours", "bound")
         title = f"Gap to the best bound (dB), {self._snrs_in_words()}"
-        return Table.of(title, heading, lines, marked=self._best_entries(None))
+        gaps = {
+            (line, column): min(max(gap, 0.0) / FAR_DB, 1.0)
+            for line, place in enumerate(self.places)
+            for column, name in enumerate(self.names, start=1)
+            if (gap := self.gap(place, name)) is not None
+        }
+        return Table.of(title, heading, lines, marked=self._best_entries(None), shades=gaps)
 
     def _level_table(self, snr: float) -> Table:
         lines = []

@@ -121,8 +121,7 @@ class TrackingStudy(ChannelStudy):
         return tables
 
     def figures(self, frame: pd.DataFrame, folder: Path) -> list[Figure]:
-        from chanest.plotting.studies import draw_tracking
+        from chanest.plotting.studies import tracking_chart
 
         path = folder / "nmse_by_snapshot.png"
-        draw_tracking(self, frame, path)
-        return [Figure("NMSE by snapshot", "", path)]
+        return [Figure.drawn("NMSE by snapshot", "", path, tracking_chart(self, frame))]

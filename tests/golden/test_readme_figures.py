@@ -1,4 +1,4 @@
-"""Every figure in a table of the README is a row of a committed study, to the last digit that is printed.
+"""Every figure in a table of the README and of docs/paper.md is a row of a committed study, to the last digit that is printed.
 
 So are the figures of its prose about the paper and about the accuracy of channel estimators. The sentences are found by their
 words: where one is rewritten, its test is too.
@@ -17,7 +17,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "results"
-TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+TEXT = "\n\n".join((ROOT / page).read_text(encoding="utf-8") for page in ("README.md", "docs/paper.md"))
 MODELS = {
     "ISTA, canonical basis": "canonical", "ISTA, wavelets": "wavelet", "ISTA, sparse PCA": "spca", "BCS": "bcs",
     "LISTA": "lista", "DLISTA": "dlista", "A-DLISTA": "a-dlista", "A-DLISTA, adaptive": "a-dlista-adaptive",

@@ -291,8 +291,9 @@ def test_several_studies_are_interleaved_and_share_a_page(tmp_path: Path) -> Non
     assert "Levels &lt;b&gt;" in page
     for text in ("The best is -3.", "c is new", "What was run", "Rows by what they were run with", "Sums of nothing."):
         assert text in page, text
-    assert re.findall(r'(?:src|href)="(.{0,22})', page) == ["data:image/png;base64,"] * 2
-    assert not re.search(r"https?:|@import|url\(|<script", page)
+    assert re.findall(r'(?:src|href)="([^#].{0,21})', page) == ["data:image/png;base64,"] * 2
+    assert re.findall(r'href="(#.*?)"', page) == [f"#{name}" for name in re.findall(r'<section id="(.*?)"', page)]
+    assert not re.search(r"https?:|@import|url\((?!#)|<script[^>]* src", page)
     assert str(tmp_path) not in page
     assert (tmp_path / "toy" / "table.md").read_text() == (
         "The best is -3.\n\n**Levels <b>**\n\n| model | 1 | 2 | 3 |\n| --- | ---: | ---: | ---: |\n"

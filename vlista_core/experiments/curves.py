@@ -1,10 +1,9 @@
 """Figures of experiments: a curve for each model, a panel for each setting; what the paper prints is hollow and dashed."""
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
-from vlista_core.plotting import DOTTED, MIXED, Look, label_ends, new_figure
+from vlista_core.charts import DOTTED, MIXED, Axis, Chart, Look, Panel, Point, Series, best_and_bounds
 
 _BLUE, _ORANGE, _GREEN, _PURPLE, _GREY = "#0072b2", "#c8500a", "#00805f", "#a8558a", "#777777"
 LOOKS = {
@@ -42,46 +41,36 @@ class Curve(NamedTuple):
     printed: bool = False
 
 
-def draw_panels(
-    path: Path,
+def panel_chart(
     panels: Mapping[str, Sequence[Curve]],
     *,
     title: str,
-    x_label: str,
+    x: Axis,
     y_label: str,
-    x_ticks: Sequence[float],
-    log_x: bool = False,
-    y_limits: tuple[float, float] | None = None,
-) -> bool:
-    """A PNG with panels (title -> curves) side by side, on one vertical scale; False, and no file, where there is no point."""
+    best: Callable[[Iterable[float]], float],
+    y_limits: Point | None = None,
+) -> Chart | None:
+    """A chart with panels (title -> curves) side by side, on one vertical scale; None where there is no point.
+
+    best: `max` where high figures are good, `min` where low ones are: a page shows the three best models to begin with.
+    """
     low, high = y_limits or (-float("inf"), float("inf"))
-    known = {
-        name: [(curve, points) for curve in curves if (points := [(x, y) for x, y in curve.points if y is not None])]
-        for name, curves in panels.items()
-    }
+    known = {name: [each for curve in curves if (each := _series(curve)).points] for name, curves in panels.items()}
     known = {name: curves for name, curves in known.items() if curves}
-    levels = [min(max(y, low), high) for curves in known.values() for _, points in curves for _, y in points]
+    levels = [min(max(y, low), high) for curves in known.values() for each in curves for _, y in each.points]
     if not levels:
-        return False
+        return None
     margin = 0.05 * (max(levels) - min(levels)) or 1.0
-    with new_figure(path, (8.6 if len(known) == 1 else 5.4 * len(known) + 0.5, 6.2)) as figure:
-        for axes, (name, curves) in zip(figure.subplots(1, len(known), squeeze=False)[0], known.items(), strict=True):
-            axes.set_ylim(min(levels) - margin, max(levels) + margin)
-            if log_x:
-                axes.set_xscale("log")
-            axes.set_xticks(x_ticks, [f"{tick:g}" for tick in x_ticks], minor=False)
-            axes.minorticks_off()
-            axes.set(xlabel=x_label, ylabel=y_label, title=name)
-            axes.grid(alpha=0.25)
-            ends: list[tuple[float, str, Look]] = []
-            for curve, points in curves:
-                look = LOOKS.get(curve.model, _OTHER)
-                style: dict[str, Any] = {"ls": look.line, "lw": look.width, "zorder": 3 if look.strong else 2}
-                if curve.printed:
-                    style = {"ls": (0, (5, 3)), "lw": 0.8, "zorder": 1, "mfc": "white", "alpha": 0.75}
-                else:
-                    ends.append((points[-1][1], curve.model, look))
-                axes.plot(*zip(*points, strict=True), color=look.colour, marker=look.marker, ms=look.size, **style)
-            label_ends(figure, axes, ends)
-        figure.suptitle(title, fontsize=13)
-    return True
+    limits = (min(levels) - margin, max(levels) + margin)
+    shown = [Panel(name, curves, limits) for name, curves in known.items()]
+    sign = -1 if best is max else 1
+    ranked = sorted(
+        (each for panel in shown for each in panel.series), key=lambda each: sign * best(y for _, y in each.points)
+    )
+    return Chart(title, x, Axis(y_label), shown, first=best_and_bounds(ranked))
+
+
+def _series(curve: Curve) -> Series:
+    points = [(float(x), y) for x, y in curve.points if y is not None]
+    look = LOOKS.get(curve.model, _OTHER)
+    return Series(f"{curve.model}, printed" if curve.printed else curve.model, look, points, printed=curve.printed)

@@ -9,12 +9,13 @@ import pandas as pd
 from pydantic import model_validator
 from torch import Tensor
 
+from vlista_core.charts import Axis
 from vlista_core.data.image_problem import ImageProblem
 from vlista_core.data.image_set import ImageData
 from vlista_core.data.images import load_images
 from vlista_core.estimate import Estimator
 from vlista_core.experiments.baselines import affordable_images
-from vlista_core.experiments.curves import Curve, draw_panels
+from vlista_core.experiments.curves import Curve, panel_chart
 from vlista_core.experiments.experiment import (
     STANDS_FOR,
     Experiment,
@@ -218,15 +219,14 @@ class ImageTable(ImageExperiment):
                         *([Curve(model, paper, printed=True)] if model not in STANDS_FOR else []),
                     ]
             panels[words] = curves
-        drawn = draw_panels(
-            path, panels, title=f"{self._heading}: SSIM of test images", x_label="measurements m",
-            y_label="SSIM", x_ticks=columns, log_x=True,
-        )  # fmt: skip
+        axis = Axis("measurements m", columns, logarithmic=True)
+        chart = panel_chart(panels, title=f"{self._heading}: SSIM of test images", x=axis, y_label="SSIM", best=max)
         caption = (
             "Filled marks: ours, mean over the test images and the seeds. Hollow marks, dashed: printed in the paper. "
             "Rows that train nothing are in both panels."
         )
-        return [Figure(f"{self._heading}: SSIM by number of measurements", caption, path)] if drawn else []
+        title = f"{self._heading}: SSIM by number of measurements"
+        return [] if chart is None else [Figure.drawn(title, caption, path, chart)]
 
     @property
     def _heading(self) -> str:

@@ -13,11 +13,12 @@ from typing import ClassVar
 import pandas as pd
 import torch
 
+from vlista_core.charts import Axis
 from vlista_core.data.synthetic import SyntheticProblem
 from vlista_core.dictionaries import LearnedDictionary
 from vlista_core.estimate import Estimator
 from vlista_core.experiments.baselines import STANDSTILL, told
-from vlista_core.experiments.curves import Curve, draw_panels
+from vlista_core.experiments.curves import Curve, panel_chart
 from vlista_core.experiments.experiment import Experiment, by_measurements, cells_of, identity, rows_by
 from vlista_core.experiments.recipes import FROM, Fitted, Made, Recipe, estimate_test_draws, fit, started
 from vlista_core.metrics import finite_samples, nmse_db, nmse_median_db, squared_error_ratios
@@ -184,22 +185,23 @@ class Synthetic(Experiment):
             return [Curve(model, [(x, level(phi, model, m, share)) for x, m, share in points]) for model in self.models]
 
         path = folder / "synthetic_median.png"
-        if draw_panels(
-            path, {words: curves(phi, [(m, m, 50) for m in columns]) for phi, words in _WORDS.items()},
+        if chart := panel_chart(
+            {words: curves(phi, [(m, m, 50) for m in columns]) for phi, words in _WORDS.items()},
             title=f"Median NMSE of {self.test_samples:,} sparse vectors, n = {self.length}, three layers",
-            x_label="measurements m", y_label="median NMSE (dB)", x_ticks=columns, y_limits=_SHOWN_DB,
+            x=Axis("measurements m", columns), y_label="median NMSE (dB)", best=min, y_limits=_SHOWN_DB,
         ):  # fmt: skip
             caption = "ISTA, FISTA and BCS have no depth to keep to: iterations, penalties and noise floors come from a search."
-            figures.append(Figure("Median NMSE by number of measurements", caption, path))
+            figures.append(Figure.drawn("Median NMSE by number of measurements", caption, path, chart))
         for phi, words in _WORDS.items():
             path = folder / f"synthetic_quantiles_{phi}.png"
-            if draw_panels(
-                path, {f"m = {m}": curves(phi, [(share, m, share) for share in QUANTILES]) for m in _QUANTILES_AT},
-                title=f"Quantiles of the NMSE of a sample, {words}", x_label="share of samples with less error (%)",
-                y_label="NMSE of a sample (dB)", x_ticks=QUANTILES[1:-1], y_limits=_SHOWN_DB,
+            if chart := panel_chart(
+                {f"m = {m}": curves(phi, [(share, m, share) for share in QUANTILES]) for m in _QUANTILES_AT},
+                title=f"Quantiles of the NMSE of a sample, {words}", best=min,
+                x=Axis("share of samples with less error (%)", QUANTILES[1:-1]), y_label="NMSE of a sample (dB)",
+                y_limits=_SHOWN_DB,
             ):  # fmt: skip
                 caption = "Each curve is the distribution function of a model's error, turned on its side."
-                figures.append(Figure(f"Quantiles, {words}", caption, path))
+                figures.append(Figure.drawn(f"Quantiles, {words}", caption, path, chart))
         return figures
 
     def _levels(self, frame: pd.DataFrame) -> Callable[[str, str, int, int], float | None]:

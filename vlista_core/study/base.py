@@ -10,6 +10,8 @@ from typing import ClassVar, NamedTuple, cast
 import pandas as pd
 from pydantic import BaseModel, ConfigDict
 
+from vlista_core.charts import Chart
+from vlista_core.plotting import draw_chart
 from vlista_core.study.tables import Table
 from vlista_core.tensorfile import Json
 
@@ -41,6 +43,16 @@ class Figure(NamedTuple):
     caption: str
     path: Path
     """Of a PNG in the folder that `Study.figures` was given."""
+    chart: Chart | None = None
+    """What it was drawn from, for a figure that can be hovered and zoomed; None where it is a picture and no more."""
+    on_page: bool = True
+    """Whether the page shows it; a table with shades says the same where not."""
+
+    @classmethod
+    def drawn(cls, title: str, caption: str, path: Path, chart: Chart) -> "Figure":
+        """The picture of a chart, drawn to `path`."""
+        draw_chart(chart, path)
+        return cls(title, caption, path, chart)
 
 
 class Study(BaseModel):

@@ -1,9 +1,13 @@
-"""The page of a folder: tables in Markdown, rows as CSV, figures, and one HTML file that holds everything by itself."""
+"""The page of a folder: tables in Markdown, rows as CSV, figures, and one HTML file that holds everything by itself.
+
+Its style and its scripts are the files in assets/; where scripts do not run, the pictures stand in for the charts.
+"""
 
 import base64
 import json
 from collections import Counter
 from html import escape
+from importlib import resources
 from pathlib import Path
 
 import pandas as pd
@@ -14,25 +18,17 @@ from vlista_core.study.store import Provenance, Read, Registry, holds_study, rea
 from vlista_core.study.tables import Table
 from vlista_core.tensorfile import Json
 
-_STYLE = """
-:root { color-scheme: light dark; }
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 0 auto; padding: 1rem; }
-h1 { font-size: 1.5rem; margin-bottom: 0; } h2 { font-size: 1.15rem; margin-top: 2.2rem; }
-.message { font-size: 1.15rem; border-left: 4px solid #0072b2; padding: .2rem 0 .2rem .9rem; }
-.wide { overflow-x: auto; } img { max-width: 100%; height: auto; background: #fff; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem; }
-caption { text-align: left; font-weight: 600; padding-bottom: .4rem; }
-th, td { padding: .2rem .7rem; text-align: right; white-space: nowrap; border-bottom: 1px solid #8884; }
-th:first-child, td:first-child { text-align: left; } tr.bound td { font-style: italic; opacity: .8; }
-tr.best td { font-weight: 600; } .quiet { opacity: .75; font-size: .9rem; }
-pre { overflow-x: auto; font-size: .8rem; } summary { cursor: pointer; font-weight: 600; margin: .8rem 0; }
-"""
+_ASSETS = resources.files("vlista_core.study") / "assets"
 _HEAD = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{title}</title>
-<style>{style}</style></head><body>
+<style>
+{style}</style></head><body>
+<button type="button" id="theme" hidden></button>
 <h1>{title}</h1>"""
+_MANY = 3
+"""Sections from which on the page begins with links to them."""
 
 
 def write_page(folder: Path | str, registry: Registry, *, title: str | None = None) -> Path:
@@ -48,13 +44,17 @@ def write_page(folder: Path | str, registry: Registry, *, title: str | None = No
     if not found:
         raise ValueError(f"{folder} holds no finished cells of a study")
     title = title or found[0][1].study.title()
-    parts = [_HEAD.format(title=escape(title), style=_STYLE)]
-    for place, read in found:
-        heading = read.study.title()
-        parts += [] if heading == title else [f"<h2>{escape(heading)}</h2>"]
-        parts += _section(place, read)
+    parts = [_HEAD.format(title=escape(title), style=_asset("page.css"))]
+    headings = [escape(read.study.title()) for _, read in found]
+    if len(found) >= _MANY:
+        links = (f'<a href="#study-{number}">{heading}</a>' for number, heading in enumerate(headings))
+        parts.append(f"<nav>{' '.join(links)}</nav>")
+    for number, (heading, (place, read)) in enumerate(zip(headings, found, strict=True)):
+        parts += [f'<section id="study-{number}">', *([] if heading == escape(title) else [f"<h2>{heading}</h2>"])]
+        parts += [*_section(place, read), "</section>"]
     page = folder / "report.html"
-    write_text(page, "\n".join([*parts, "</body></html>\n"]))
+    scripts = (f"<script>\n{_asset(name)}</script>" for name in ("page.js", "chart.js"))
+    write_text(page, "\n".join([*parts, *scripts, "</body></html>\n"]))
     return page
 
 
@@ -77,8 +77,9 @@ def _section(folder: Path, read: Read) -> list[str]:
     work = f", in {seconds / 60:.0f} minutes of work" if seconds >= 90 else ""
     done = f"{len(read.records)} of {len(read.about.cells)} cells are done{work}."
     first, *others = [table.html() for table in tables] or [""]
+    figures = [figure for figure in study.figures(frame, folder) if figure.on_page]
     parts = [f'<p class="message">{escape(message)}</p>'] if message else []
-    parts += [_quiet(f"{study.explanation(frame)} {done}"), *map(_figure, study.figures(frame, folder)), first]
+    parts += [_quiet(f"{study.explanation(frame)} {done}"), *map(_figure, figures), first]
     parts += [_folded("More tables", "\n<br>".join(others))] if others else []
     parts += [_quiet(note) for note in read.about.notes]
     settings = _flat("", study.configuration())
@@ -95,11 +96,30 @@ def _facts(made: Provenance) -> str:
 
 
 def _figure(figure: Figure) -> str:
-    """A PNG, embedded, under its title; the caption stands below it."""
-    image = base64.b64encode(figure.path.read_bytes()).decode()
-    title = escape(figure.title)
-    shown = f'<h3>{title}</h3>\n<img alt="{title}" src="data:image/png;base64,{image}">'
-    return f"{shown}\n{_quiet(figure.caption)}" if figure.caption else shown
+    """A chart drawn from its numbers, or a picture that opens at full size, under its title; the caption stands below it."""
+    image, title = base64.b64encode(figure.path.read_bytes()).decode(), escape(figure.title)
+    look = "" if figure.chart else ' class="picture" title="open at full size"'
+    shown = f'<img{look} alt="{_alternative(figure)}" src="data:image/png;base64,{image}">'
+    if figure.chart is not None:
+        numbers = json.dumps(figure.chart.as_json(), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        numbers = numbers.replace("<", "\\u003c")
+        shown = f'<noscript>{shown}</noscript><script type="application/json">{numbers}</script>'
+    kind = ' class="chart"' if figure.chart else ""
+    whole = f"<h3>{title}</h3>\n<figure{kind}>{shown}</figure>"
+    return f"{whole}\n{_quiet(figure.caption)}" if figure.caption else whole
+
+
+def _alternative(figure: Figure) -> str:
+    """What a picture shows, for those who do not see it; the numbers are in the tables."""
+    if figure.chart is None:
+        return escape(f"{figure.title}. {figure.caption}".strip())
+    names = dict.fromkeys(series.label for panel in figure.chart.panels for series in panel.series)
+    return escape(f"{figure.title}: {figure.chart.y.label} over {figure.chart.x.label} of {', '.join(names)}")
+
+
+def _asset(name: str) -> str:
+    """A file that goes into every page."""
+    return (_ASSETS / name).read_text(encoding="utf-8")
 
 
 def _quiet(text: str) -> str:

@@ -1,7 +1,7 @@
 """Tables of text for the terminal, Markdown and HTML alike, and how figures are written in them."""
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from html import escape
 
 import pandas as pd
@@ -26,15 +26,17 @@ class Table:
     """Whether the table is for the page alone, folded."""
     marked: Marked = frozenset()
     """Entries in bold."""
+    shades: Mapping[tuple[int, int], float] = field(default_factory=dict)
+    """(line, column) of entries that a page shades -> how much, 0 to 1."""
 
     @classmethod
     def of(
         cls, title: str, heading: Sequence[str], lines: Lines, *, bounds: int = 0, detail: bool = False,
-        marked: Marked = frozenset(),
+        marked: Marked = frozenset(), shades: Mapping[tuple[int, int], float] | None = None,
     ) -> "Table":  # fmt: skip
         """A table from its lines."""
         frame = pd.DataFrame([list(line) for line in lines], columns=list(heading), dtype=object)
-        return cls(title, frame, bounds, detail, marked)
+        return cls(title, frame, bounds, detail, marked, shades or {})
 
     @property
     def heading(self) -> tuple[str, ...]:
@@ -53,18 +55,28 @@ class Table:
         return "\n".join([f"**{self.title}**", "", *("| " + " | ".join(line) + " |" for line in lines), ""])
 
     def html(self) -> str:
-        """The table in HTML; it scrolls sideways where it is too wide."""
-
-        def row(line: Sequence[str], tag: str) -> str:
-            return "".join(f"<{tag}>{text}</{tag}>" for text in line)
-
-        heading = row([escape(text) for text in self.heading], "th")
+        """The table in HTML. With a heading it can be sorted, and scrolls sideways where it is too wide; without one it holds
+        words, which are wrapped."""
+        heading = "".join(f'<th scope="col">{escape(text)}</th>' for text in self.heading)
         head = f"<thead><tr>{heading}</tr></thead>" if any(self.heading) else ""
         lines = self._shown("<strong>{}</strong>", escape)
         looks = (f' class="{kind}"' if kind else "" for kind in self._kinds())
-        body = "\n".join(f"<tr{look}>{row(line, 'td')}</tr>" for look, line in zip(looks, lines, strict=True))
-        title = f"<caption>{escape(self.title)}</caption>"
-        return f'<div class="wide"><table>{title}{head}<tbody>\n{body}\n</tbody></table></div>'
+        rows = (self._html_row(number, line) for number, line in enumerate(lines))
+        body = "\n".join(f"<tr{look}>{row}</tr>" for look, row in zip(looks, rows, strict=True))
+        title, kind = escape(self.title), "sorts fields" if self.shades else "sorts" if head else "words"
+        table = f'<table class="{kind}"><caption><span>{title}</span></caption>{head}'
+        around = f'<div class="wide" role="region" aria-label="{title}" tabindex="0">'
+        return f"{around}{table}<tbody>\n{body}\n</tbody></table></div>"
+
+    def _html_row(self, number: int, line: Sequence[str]) -> str:
+        """A line whose first entry is the heading of the others."""
+        first, *others = line
+        cells = [f'<th scope="row">{first}</th>']
+        for column, text in enumerate(others, start=1):
+            shade = self.shades.get((number, column))
+            look = "" if shade is None else f' class="shaded" style="--shade-of: {shade:.2f}"'
+            cells.append(f"<td{look}>{text}</td>")
+        return "".join(cells)
 
     def _shown(self, bold: str, escaped: Callable[[str], str] = str) -> list[tuple[str, ...]]:
         """The text of each line, escaped, what is marked in the form `bold`."""
