@@ -184,6 +184,9 @@ def train(
     steps: Annotated[int | None, typer.Option(help="In place of a time: the same weights on any machine.")] = None,
     output: Weights = None,
     seed: Annotated[int, typer.Option(help="Of the training draws.")] = 0,
+    start_from: Annotated[
+        Path | None, typer.Option(help="Weights of the one estimator to go on from; take another seed then.")
+    ] = None,
     device: TrainedOn = "auto",
 ) -> None:
     """Fit estimators to a scenario and store their weights, where `evaluate` finds them."""
@@ -195,10 +198,13 @@ def train(
     place = str(find_device("device", device))
     problem = ChannelProblem(scenario_of(name))
     seconds = parse_budget(budget)
-    for each in chosen_estimators(problem.scenario, estimators)[0]:
+    chosen = chosen_estimators(problem.scenario, estimators)[0]
+    if start_from is not None and len(chosen) != 1:
+        raise ValueError(f"start-from is for one estimator at a time, got {', '.join(chosen)}")
+    for each in chosen:
         with share_bar(each) as report:
             plan = Fit(seconds=seconds, steps=steps, seed=seed, report=report, device=place)
-            path = train_estimator(each, problem, plan, folder=output)
+            path = train_estimator(each, problem, plan, folder=output, start_from=start_from)
         tell(f"wrote {path}")
 
 

@@ -56,6 +56,8 @@ class ChannelEstimator(nn.Module, Estimator, Configured):
     """Whether it is for arrays of one polarisation only."""
     any_scenario: ClassVar[bool] = False
     """Whether one file of weights serves every scenario, after `for_problem`."""
+    goes_on: ClassVar[bool] = False
+    """Whether `fit` goes on from the weights that the estimator has, such as those of a file; others learn from nothing."""
     begins_with: ClassVar[str | None] = None
     """The estimator whose weights for the same scenario `begin_with` is given before `fit`, where there are some."""
     longest: ClassVar[int | None] = None

@@ -61,6 +61,18 @@ class RtSource(ChannelSource):
     def available(self, split: Split) -> int | None:
         return None if self.count(split) else 0
 
+    def different(self, split: Split) -> int:
+        return self.count(split) * self.snapshots
+
+    def obstacle(self, split: Split) -> str:
+        if found := super().obstacle(split):
+            return found
+        try:
+            find_users(self.site, split, self.count(split))
+        except ValueError as fault:
+            return str(fault)
+        return ""
+
     @cached_property
     def mean_power(self) -> float:
         split = self.splits[0]

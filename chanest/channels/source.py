@@ -76,6 +76,14 @@ class ChannelSource(ABC):
         """How many different channels a split has; None where there are as many as are asked for, 0 where it is refused."""
         return None
 
+    def different(self, split: Split) -> int | None:
+        """How many channels of a split differ in more than turns and phases; None where all do."""
+        return self.available(split)
+
+    def obstacle(self, split: Split) -> str:
+        """Why the channels of a split cannot be had; empty where they can. What has to be fetched or traced first, is."""
+        return f"it has no {split} channels" if self.different(split) == 0 else ""
+
     def ends(self, of_bs: OfAnEnd, of_ue: OfAnEnd) -> tuple[OfAnEnd, OfAnEnd]:
         """What the receiver and what the transmitter has, from what the base station and the user have."""
         return (of_ue, of_bs) if self.direction == "downlink" else (of_bs, of_ue)

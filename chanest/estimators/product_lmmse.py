@@ -38,6 +38,7 @@ class ProductLMMSE(GaussianEstimator):
     summary = "ours: transmit and receive covariance adapt to y by their angular spectra; for ends that are independent"
     needs_fit = True
     half_precision = True
+    goes_on = True
     narrowband = True
     one_polarisation = True
 

@@ -148,6 +148,15 @@ class BeamformingMap(FrontEnd):
         lengths: Tensor = torch.linalg.vector_norm(inner.delay, dim=0)
         return (lengths[:, None] * norms[:, None, :]).flatten(1)
 
+    def materialize_after(self, inner: LinearMap) -> Tensor | None:
+        """Of a Kronecker dictionary of one subcarrier: pilot by pilot FᵀA_t ⊗ WᴴA_r."""
+        if not isinstance(inner, KroneckerMap) or inner.delay is not None or inner.batch is not None:
+            return None
+        sent = (self.transmit.mT @ inner.tx)[:, :, None, :, None]
+        received = inner.rx if self.weights is None else self.weights.mH @ inner.rx
+        blocks = sent * received.expand(self.batch, self.pilots, -1, -1)[:, :, :, None]
+        return blocks.flatten(3).flatten(1, 2)
+
     def gram(self) -> Tensor:
         """A Aᴴ without A: the entry of chains c of pilot t and c' of t' is (f_tᵀf_t'*)·(w_tcᴴ w_t'c')."""
         beams = self.transmit.mT @ self.transmit.conj()

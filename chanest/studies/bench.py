@@ -10,7 +10,6 @@ from typing import ClassVar, cast
 import pandas as pd
 
 from chanest.bounds import BOUNDS
-from chanest.channels.rt import RtSource, find_users
 from chanest.estimators import estimator_class
 from chanest.problem import ChannelProblem
 from chanest.scenario import Scenario
@@ -87,7 +86,7 @@ class BenchStudy(DrawsStudy):
 
     def part(self, scenario: Scenario, lent_by: str | None = None) -> AccuracyStudy:
         """The accuracy study of a scenario, without names: values of the sweep that suit it, channels that its source has."""
-        most = different_channels(problem_of(scenario))
+        most = problem_of(scenario).source.different("test")
         part = AccuracyStudy(
             scenario=scenario, snr_db=self.snr_db, seed=self.seed, trained_on=lent_by, sweep=self.sweep,
             channels=self.channels if most is None else min(self.channels, most),
@@ -113,18 +112,10 @@ class BenchStudy(DrawsStudy):
         return lenders, refused
 
     def _obstacle(self, scenario: Scenario) -> str:
-        """Why nothing can run on a scenario; empty where something can. Users that can be traced are, once for all cells."""
+        """Why nothing can run on a scenario; empty where something can."""
         if self.sweep != "snr" and not self.part(scenario).values:
             return f"no value of the sweep over {self.sweep} suits it"
-        source = problem_of(scenario).source
-        if isinstance(source, RtSource):
-            if not source.count("test"):
-                return "it has no test users"
-            try:
-                find_users(source.site, "test", source.count("test"))
-            except ValueError as fault:
-                return str(fault)
-        return ""
+        return problem_of(scenario).source.obstacle("test")
 
     def left_out(self) -> list[str]:
         """A line on every scenario that is left out or has fewer channels, and on every estimator that some cannot use."""
@@ -176,12 +167,6 @@ class BenchStudy(DrawsStudy):
 def best_bound(problem: ChannelProblem) -> tuple[str, ...]:
     """The bound that gaps are counted from, in a tuple; none where nobody knows what is behind the channels."""
     return tuple(name for name in _REFERENCES if name in BOUNDS and BOUNDS[name].applies(problem))[:1]
-
-
-def different_channels(problem: ChannelProblem) -> int | None:
-    """How many different test channels a source has; None for as many as are asked for."""
-    source = problem.source
-    return source.count("test") * source.snapshots if isinstance(source, RtSource) else source.available("test")
 
 
 def _suits(part: AccuracyStudy, value: float) -> bool:

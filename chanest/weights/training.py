@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from chanest.bases.estimator import ChannelEstimator
-from chanest.estimators import estimator_class
+from chanest.estimators import estimator_class, estimator_names
 from chanest.fit import Fit, Report, silent
 from chanest.problem import ChannelProblem
 from chanest.uncertainty.calibrating import CHANNELS, LEAST_CHANNELS, SEED, affordable, calibrate
@@ -20,21 +20,37 @@ _FITTED = 0.9
 """Share of the work, as it is reported, that is done when the calibration begins."""
 
 
-def train_estimator(name: str, problem: ChannelProblem, plan: Fit, *, folder: Path | str | None = None) -> Path:
+def train_estimator(
+    name: str,
+    problem: ChannelProblem,
+    plan: Fit,
+    *,
+    folder: Path | str | None = None,
+    start_from: Path | None = None,
+) -> Path:
     """Fit the estimator `name` to `problem` and write its file into `folder` (your own weights); returns the path.
 
+    start_from: a file of weights of this estimator to go on from, of this scenario or of one with the same arrays.
     A calibration is fitted and written beside it where that takes seconds; `calibrate_estimator` does it at any price.
     """
+    cls = estimator_class(name)
+    if start_from is not None and not cls.goes_on:
+        able = ", ".join(each for each in estimator_names() if estimator_class(each).goes_on)
+        raise ValueError(f"{name} learns from nothing; weights to start from are for {able}")
     with _only_writer(name, problem, folder) as target:
-        cls = estimator_class(name)
         cls.check(problem)
-        estimator = cls.build(problem)
+        before: dict[str, Json] = {}
+        if start_from is None:
+            estimator = cls.build(problem)
+        else:
+            estimator = uncalibrated(name, problem, start_from, problem.scenario.name)
+            before = {"started_from": weights_digest(estimator, start_from)}
         start = None if cls.begins_with is None else find_weights(cls.begins_with, problem.scenario.name)
         if cls.begins_with is not None and start is not None:
             estimator.begin_with(uncalibrated(cls.begins_with, problem, start))
         facts = estimator.fit(problem, plan.telling(0.0, _FITTED))
         path = target / trained_file(name, problem.scenario.name)
-        save_estimator(estimator, problem, path, facts={"seed": plan.seed, "budget": plan.budget, **facts})
+        save_estimator(estimator, problem, path, facts={"seed": plan.seed, "budget": plan.budget, **before, **facts})
         channels = LEAST_CHANNELS
         if plan.steps is None:
             seconds = min(_CALIBRATION_SECONDS, plan.seconds / 4)

@@ -12,6 +12,7 @@ from chanest.covariances.modes import ModesMap
 from chanest.dictionaries import KroneckerMap, LearnedKronecker
 from chanest.frontend import BeamformingMap, GridMap
 from chanest.pilots import DMRS, Block, Comb, Kronecker, PilotPattern, Pilots
+from vlista_core.linops import ScaledMap
 from vlista_core.testing import MAP_CHECKS, MapCase
 
 
@@ -125,6 +126,13 @@ CASES = [
         lambda dtype: (
             BeamformingMap.of(_normal((4, 4, 6), dtype), antennas=2)
             @ KroneckerMap(_normal((2, 5), dtype), _normal((4, 6), dtype))
+        ),
+    ),
+    MapCase(
+        "scaled beamforming through kronecker, hybrid",
+        lambda dtype: (
+            ScaledMap(BeamformingMap.of(*_beams(dtype)), torch.tensor([0.5, 1.0, 2.0, 3.0], dtype=dtype.to_real()))
+            @ KroneckerMap(_normal((4, 3), dtype), _normal((5, 6), dtype))
         ),
     ),
 ]

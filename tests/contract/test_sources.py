@@ -45,7 +45,10 @@ def test_a_split_without_samples_is_refused_in_one_sentence(name: str) -> None:
     problem = _problem(name)
     assert problem.source.available("test") != 0
     for split in get_args(Split):
-        if problem.source.available(split) == 0:
+        refused = problem.source.available(split) == 0
+        assert (problem.source.different(split) == 0) == refused
+        assert bool(problem.source.obstacle(split)) == refused
+        if refused:
             with pytest.raises(ValueError, match=split) as fault:
                 problem.channels(1, seed=4, split=split)
             assert str(fault.value).isprintable()

@@ -10,7 +10,7 @@ import pytest
 import chanest
 from chanest.problem import ChannelProblem
 from chanest.studies import STUDIES
-from chanest.studies.bench import SCENARIOS, BenchStudy, best_bound, different_channels
+from chanest.studies.bench import SCENARIOS, BenchStudy, best_bound
 from chanest.studies.standing import Standing
 from vlista_core.study import Provenance, Record, Row, frame, read_study, run_study
 from vlista_core.study.page import write_page
@@ -116,7 +116,7 @@ def test_the_shipped_list_has_every_source_and_a_bound_for_each() -> None:
 
 def test_a_source_with_fewer_channels_gets_no_more_and_it_is_said() -> None:
     street, cdl = (chanest.load_scenario(name) for name in (STREET, CDL))
-    assert (different_channels(ChannelProblem(street)), different_channels(ChannelProblem(cdl))) == (1000, None)
+    assert [each.source().different("test") for each in (street, cdl)] == [1000, None]
     study = BenchStudy(scenarios=(street, cdl), estimators=("ls",), channels=3000)
     counts = {cell["scenario"]: cell["channels"] for cell in study.cells()}
     assert counts == {STREET: 1000, CDL: 3000}

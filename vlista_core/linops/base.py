@@ -146,6 +146,11 @@ class LinearMap(ABC):
         """
         return None
 
+    def materialize_after(self, inner: "LinearMap") -> Tensor | None:
+        """The matrix of A ∘ inner where the structure of both gives it without a product of their matrices, else None:
+        [batch or 1, m, atoms]."""
+        return None
+
     def squared_frobenius_norm(self) -> Tensor:
         """‖A‖_F², the sum of squared column norms: [batch or 1]."""
         return self.column_norms().square().sum(1)

@@ -69,7 +69,8 @@ class ComposedMap(LinearMap):
         return self.outer.gram() if self.inner.rows_orthonormal else super().gram()
 
     def materialize(self) -> Tensor:
-        return self.outer.materialize() @ self.inner.materialize()
+        known = self.outer.materialize_after(self.inner)
+        return self.outer.materialize() @ self.inner.materialize() if known is None else known
 
     def distinct(self) -> tuple[LinearMap, int]:
         if self.inner.batch is not None:

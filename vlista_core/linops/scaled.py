@@ -47,5 +47,9 @@ class ScaledMap(LinearMap):
         norms = self.map.column_norms_after(inner)
         return None if norms is None else self.scale[:, None] * norms
 
+    def materialize_after(self, inner: LinearMap) -> Tensor | None:
+        known = self.map.materialize_after(inner)
+        return None if known is None else self.scale[:, None, None] * known
+
     def materialize(self) -> Tensor:
         return self.scale[:, None, None] * self.map.materialize()

@@ -60,7 +60,7 @@ class PaperAugmentation(Augmentation):
     """Four bias-free 3×3 convolutions of stride 2 on ΦΨ_t, pooled to 10×12, a layer of 25, two softplus heads: 3,113 weights.
 
     A complex matrix enters as two channels. The first convolution is linear in both factors, so that only what it keeps of
-    ΦΨ_t is computed: see `convolved_product`.
+    ΦΨ_t is computed (see `convolved_product`), unless Φ and Ψ_t have a structure by which their product costs next to nothing.
     """
 
     def __init__(self, step: float, threshold: float, generator: torch.Generator, *, is_complex: bool = False) -> None:
@@ -82,16 +82,26 @@ class PaperAugmentation(Augmentation):
 
     def forward(self, state: LayerState) -> Adaptation:
         phi, members = (state.phi, 1) if state.psi.batch is not None else state.phi.distinct()
-        first, *later = self.convolutions
-        kernel = cast(Tensor, first.weight)[0]
-        kernel = torch.complex(kernel[0], -kernel[1]) if state.psi.dtype.is_complex else kernel[0]
-        image = torch.relu(convolved_product(phi.materialize(), state.psi.materialize(), kernel))[:, None]
+        _, *later = self.convolutions
+        image = torch.relu(self._first_convolution(phi, state.psi))
         for convolution in later:
             image = torch.relu(convolution(image))
         features = torch.relu(self.mix(self.pool(image).flatten(1)))
         found = (nn.functional.softplus(head(features)) for head in (self.step_head, self.threshold_head))
         size = state.y.shape[0]
         return Adaptation(*(value.repeat_interleave(members, dim=0).expand(size, 1) for value in found))
+
+    def _first_convolution(self, phi: LinearMap, psi: LinearMap) -> Tensor:
+        """Of ΦΨ, formed where the structure of both makes that cheap: [batch or 1, 1, ⌈m/2⌉, ⌈b/2⌉]."""
+        first = self.convolutions[0]
+        product = phi.materialize_after(psi)
+        if product is not None:
+            parts = [product.real, product.imag] if product.is_complex() else [product]
+            convolved: Tensor = first(torch.stack(parts, 1))
+            return convolved
+        kernel = cast(Tensor, first.weight)[0]
+        kernel = torch.complex(kernel[0], -kernel[1]) if psi.dtype.is_complex else kernel[0]
+        return convolved_product(phi.materialize(), psi.materialize(), kernel)[:, None]
 
 
 class AdaptiveAugmentation(Augmentation):
