@@ -123,6 +123,10 @@ def test_a_latency_has_fewer_batches_where_they_take_long_and_never_fewer_than_t
     assert latency(lambda number: lambda: time.sleep(0.001), batches=100, seconds=0.0).batches == 3
 
 
+def test_processor_time_leaves_waiting_out() -> None:
+    assert latency(lambda number: lambda: time.sleep(0.02), batches=3, clock=time.process_time).mean_ms < 10.0
+
+
 @pytest.fixture(scope="module")
 def rows() -> pd.DataFrame:
     study = Complexity(measurements=(10,), batches=3, seconds=0.0, models=COUNTED)

@@ -75,17 +75,24 @@ def macs_of(run: Callable[[], object], module: nn.Module) -> int:
     return int(counter.get_total_flops()) // 2 + _TAPS * sum(outputs)
 
 
-def latency(prepare: Callable[[int], Callable[[], object]], *, batches: int = 100, seconds: float = 60.0) -> Latency:
+def latency(
+    prepare: Callable[[int], Callable[[], object]],
+    *,
+    batches: int = 100,
+    seconds: float = 60.0,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Latency:
     """The mean time of a call over `batches` batches, fewer (at least three) once `seconds` have passed.
 
     prepare: the number of a batch -> the call that is timed; number 0 warms up. What `prepare` itself takes does not count.
+    clock: what times the calls, in seconds; `time.process_time` with one thread leaves out what else the machine does.
     """
     start, times = time.perf_counter(), list[float]()
     for number in range(batches + 1):
         call = prepare(number)
-        begin = time.perf_counter()
+        begin = clock()
         call()
-        times.append(1e3 * (time.perf_counter() - begin))
+        times.append(1e3 * (clock() - begin))
         if number >= _LEAST_BATCHES and time.perf_counter() - start > seconds:
             break
     warm = times[1:]
