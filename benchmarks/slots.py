@@ -2,8 +2,8 @@
 
 python benchmarks/slots.py [--blocks 200] [--snr 0,4,8] [--training 4000]
 
-Four links of `slot_4x4`, with a delay spread of 100 and of 300 ns and users at 3 and at 30 m/s: NMSE of the whole grid, BER and
-BLER on the same blocks, and milliseconds per slot. slot-lmmse is trained for each; Sionna's LMMSE has the covariance of each axis
+Four links of `slot_4x4`, with a delay spread of 100 and of 300 ns and users at 3 and at 30 m/s: NMSE of the whole grid, BER,
+BLER on the same blocks, milliseconds per slot. slot-lmmse is trained for each; Sionna's LMMSE has the covariance of each axis
 from 1,000 training slots, and takes the axes in the order that is best on validation blocks.
 """
 
