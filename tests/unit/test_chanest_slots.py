@@ -97,6 +97,16 @@ def test_what_lies_between_pilots_comes_out_with_its_variance() -> None:
     assert told[:, between].mean() < told[:, at].mean() < 0.8 * told[:, beyond].mean()
 
 
+def test_weights_serve_other_pilots_of_the_same_grid() -> None:
+    """They are of the channel: trained with whole symbols of pilots, used with DMRS under codes."""
+    batch = chanest.ChannelProblem(_scenario(DMRS)).sample(40, seed=4, snr_db=15.0)
+    out = _estimator().estimate(batch.y, batch.phi, batch.noise_var)
+    assert out.variance is not None
+    error = float((out.signal - batch.signal).abs().square().mean())
+    assert error == pytest.approx(float(out.variance.mean()), rel=0.3)
+    assert error < 10**-1.5
+
+
 def test_axes_that_know_of_each_other_are_better_than_separate_ones() -> None:
     facts = SlotLMMSE.build(_problem()).fit(_problem(), Fit(steps=1))
     assert float(str(facts["validation_nmse_db"])) < float(str(facts["validation_nmse_db_separable"])) - 0.05
