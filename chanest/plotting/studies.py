@@ -48,7 +48,7 @@ LOOKS = {
     "gated-lmmse": Look("#00365c", "*", strong=True),
     "product-lmmse": Look(_GREEN, "P", strong=True),
     "cluster-lmmse": Look("#00365c", "D", strong=True),
-    "slot-lmmse": Look(_GREEN, "X", MIXED, strong=True),
+    "slot-lmmse": Look(_GREEN, "s", MIXED, strong=True),
     "universal": Look("#a3005c", "*", DOTTED, strong=True),
 }
 """How the registered estimators are drawn in every figure."""

@@ -92,4 +92,5 @@ def test_rays_are_those_of_the_channels(name: str) -> None:
     if not problem.source.from_rays:
         return
     again = problem.source.matrices(rays).mT.reshape(3, -1)
-    torch.testing.assert_close(again, problem.channels(3, seed=4), rtol=1e-4, atol=1e-4)
+    first = problem.channels(3, seed=4)[:, : again.shape[1]]  # rays are those of the first snapshot
+    torch.testing.assert_close(again, first, rtol=1e-4, atol=1e-4)

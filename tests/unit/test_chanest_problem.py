@@ -40,9 +40,13 @@ def test_every_scenario_gives_what_it_says(name: str) -> None:
     assert batch.signal.shape == (16, problem.signal_length)
     assert batch.y.shape == (16, problem.measurements)
     assert batch.phi.shape == (problem.measurements, problem.signal_length)
-    assert problem.dictionary(oversampling=1.5).shape[0] == problem.signal_length
     torch.testing.assert_close(batch.y, batch.phi.apply(batch.signal), atol=1e-4, rtol=1e-4)
-    h, _ = problem.source.sample(16, seed=0)
+    if problem.snapshots == 1:
+        assert problem.dictionary(oversampling=1.5).shape[0] == problem.signal_length
+    else:
+        with pytest.raises(ValueError, match=f"one snapshot; a sample of {name} has {problem.snapshots}"):
+            problem.dictionary()
+    h, _ = problem.source.sample(16 * problem.snapshots, seed=0)
     torch.testing.assert_close(batch.matrices().reshape(h.shape), h)
 
 
