@@ -94,7 +94,7 @@ class EstimatorBlock(BasePilotChannelEstimator):  # type: ignore[misc]
         measured = y[:, 0, :, : self.pilots, self._grid.effective_subcarrier_ind[0]].mT.flatten(1)
         noise = self._noise(no, y.shape[:3])[:, 0].to(measured.real.dtype)
         found = self._estimator[0].estimate(measured, phi, noise)
-        variance = _variance(found, probes)
+        variance = variance_through(found, probes)
         shape = (len(y), self._grid.num_streams_per_tx, -1)
         g_hat = probes.apply(found.signal).reshape(shape)
         return g_hat, None if variance is None else variance.reshape(shape)
@@ -218,7 +218,8 @@ def training_grid(pilots: int, streams: int, data_symbols: int, subcarriers: int
     return ResourceGrid(symbols, subcarriers, _SPACING, num_streams_per_tx=streams, pilot_pattern=pattern)
 
 
-def _variance(found: Estimate, probes: BeamformingMap) -> Tensor | None:
+def variance_through(found: Estimate, probes: BeamformingMap) -> Tensor | None:
+    """The variance of P(ĥ - h) as the estimator has it, [batch, p]; None where it has none."""
     if isinstance(found, ChannelEstimate):
         return found.variance_through(probes)
     return None if found.variance is None else independent(found.variance, probes)

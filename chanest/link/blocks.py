@@ -1,6 +1,6 @@
 """The transmit side: blocks of bits, their resource grids, and what arrives of them behind the front end."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -83,6 +83,22 @@ class Link:
         training = ChannelBatch(batch.signal, measured, phi, torch.full((count,), no), rays=batch.rays)
         effective = split_streams(probes.apply(batch.signal), probes)
         return Blocks(training, probes, y, no, bits.to(y.real.dtype), over_grid(self, effective))
+
+    def through(self, blocks: Blocks, beams: Tensor) -> Blocks:
+        """The same training, bits and noise, with the data of a flat link through other beams: [batch, N_t, streams]."""
+        probes = BeamformingMap.of(beams, antennas=self.problem.arrays[0].ports)
+        effective = split_streams(probes.apply(blocks.training.signal), probes)
+        sent = self._sent(blocks.bits)[:, :, self.pilots :]
+        y = blocks.y.clone()
+        y[:, 0, :, self.pilots :] += torch.einsum("bsc,bstf->bctf", effective - blocks.effective, sent)
+        return replace(blocks, probes=probes, y=y, truth=over_grid(self, effective))
+
+    @property
+    def carries_data(self) -> Tensor:
+        """Which resource elements do: [symbols, subcarriers] bool."""
+        if self.setup.over_slots:
+            return ~self.setup.layout.reserved
+        return (torch.arange(self.grid.num_ofdm_symbols) >= self.pilots)[:, None].expand(grid_size(self))
 
     def _bits_and_noise(self, indices: range, chains: int, *, seed: int, split: Split) -> tuple[Tensor, Tensor]:
         """Of each block by itself: [batch, k], and noise of variance one, [batch, N_RF, symbols, subcarriers]."""

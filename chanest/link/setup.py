@@ -13,6 +13,8 @@ from vlista_core.problems import check_count
 
 ErrVar = Literal["estimated", "zero"]
 """What the equaliser is told of the estimate's errors: their variance, or that there are none."""
+Precoding = Literal["trained", "hybrid"]
+"""Beams of the data of a flat link: the last of the training, or chosen from the estimate."""
 MODULATIONS = {"qpsk": 2, "16qam": 4, "64qam": 6, "256qam": 8}
 """Name -> bits per symbol."""
 REFERENCES = {
@@ -25,6 +27,8 @@ REFERENCES = {
 """Receivers that are not of our registry -> how tables call them. The last two know what no receiver can."""
 SLOTS_ONLY = ("sionna-linear",)
 """Those that interpolate over a slot, which a flat block has no need of."""
+TRAINED_ONLY = ("sionna-ls", "sionna-lmmse")
+"""Those that know of a flat channel what the trained beams see, and so cannot choose others."""
 BOUNDS = ("perfect", GenieAngles.name)
 _CODE_BITS = (12, 8448)
 _CODE_RATES = (0.2, 0.9)
@@ -33,6 +37,7 @@ _CODE_RATES = (0.2, 0.9)
 class LinkSetup(BaseModel):
     """A block is one channel, flat and constant: the scenario's T training symbols, one beam each, then `data_symbols`
     symbols through the last `streams` beams, `subcarriers` wide, with one codeword of the 5G LDPC code over all of it.
+    With precoding = "hybrid" the data go through beams that are chosen from the estimate (`chanest.link.precoding`).
 
     Where a sample of the scenario is a slot of several snapshots, a block is that slot: pilots where its pattern has them,
     and data of all transmit antennas, each a stream, everywhere else; `streams`, `data_symbols` and `subcarriers` say nothing.
@@ -46,6 +51,7 @@ class LinkSetup(BaseModel):
     streams: int = 2
     data_symbols: int = 24
     subcarriers: int = 2
+    precoding: Precoding = "trained"
 
     def check_blocks(self) -> None:
         """ValueError where there can be no such blocks."""
@@ -61,6 +67,11 @@ class LinkSetup(BaseModel):
                 f"{self.information_bits}: change data_symbols or subcarriers"
             )
         problem, frontend, name = ChannelProblem(self.scenario), self.scenario.frontend, self.scenario.name
+        if self.precoding == "hybrid" and (self.over_slots or frontend.chains):
+            held = f"{problem.snapshots} snapshots" if self.over_slots else f"chains = {frontend.chains}"
+            raise ValueError(
+                f"precoding must be trained for slots and for receivers with RF chains, got hybrid; {name} has {held}"
+            )
         if self.over_slots:
             if not frontend.antennas_send(problem.arrays[1].ports) or frontend.chains:
                 raise ValueError(

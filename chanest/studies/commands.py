@@ -11,7 +11,7 @@ import typer
 from vlista_core.terminal import FOREVER, Hours, Output, Restart, Scheduler, Workers, names_in, one_line_errors
 
 if TYPE_CHECKING:
-    from chanest.link import ErrVar
+    from chanest.link import ErrVar, Precoding
     from chanest.scenario import Scenario
     from chanest.studies.accuracy import Sweep
     from chanest.studies.common import DrawsStudy
@@ -131,6 +131,9 @@ def link(
     streams: Annotated[int, typer.Option(help="Data streams, each through a beam of the training.")] = 2,
     data_symbols: Annotated[int, typer.Option(help="After the training symbols of a block.")] = 24,
     subcarriers: Annotated[int, typer.Option(help="Of a block.")] = 2,
+    precoding: Annotated[
+        str, typer.Option(help="Beams of the data: trained, or hybrid ones chosen from the estimate.")
+    ] = "trained",
     err_var: Annotated[str, typer.Option(help="Told of errors: estimated, zero, or both in turn.")] = "estimated",
     validation: Annotated[int, typer.Option(help="Validation blocks from which the size of errors is learnt.")] = 200,
     seed: Seed = 1,
@@ -146,11 +149,12 @@ def link(
     scenario = scenario_of(name)
     if err_var not in _ERR_VAR:
         raise ValueError(f"err-var must be one of {', '.join(_ERR_VAR)}, got {err_var!r}")
-    chosen, refused = usable_receivers(scenario) if estimators == "all" else (names_in(estimators), {})
+    beams = _precoding(precoding)
+    chosen, refused = usable_receivers(scenario, beams) if estimators == "all" else (names_in(estimators), {})
     study = LinkStudy(
         scenario=scenario, receivers=tuple(chosen), snr_db=parse_snr(snr), blocks=blocks, seed=seed,
         modulation=modulation, rate=rate, streams=streams, data_symbols=data_symbols, subcarriers=subcarriers,
-        validation=validation, err_var=_ERR_VAR[err_var],
+        precoding=beams, validation=validation, err_var=_ERR_VAR[err_var],
     )  # fmt: skip
     _run(study, output, workers, scheduler, restart, hours, _notes(refused))
 
@@ -264,6 +268,14 @@ def scenario_of(name: str) -> "Scenario":
     from chanest.scenario import load_scenario
 
     return load_scenario(name)
+
+
+def _precoding(text: str) -> "Precoding":
+    match text:
+        case "trained" | "hybrid":
+            return text
+        case _:
+            raise ValueError(f"precoding must be trained or hybrid, got {text!r}")
 
 
 def _lender(trained_on: str | None) -> str | None:

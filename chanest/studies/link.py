@@ -12,7 +12,7 @@ from torch import Tensor
 
 from chanest.bounds.genie import GenieAngles
 from chanest.estimators import estimator_names
-from chanest.link import REFERENCES, SLOTS_ONLY, ErrVar, LinkSetup
+from chanest.link import REFERENCES, SLOTS_ONLY, TRAINED_ONLY, ErrVar, LinkSetup, Precoding
 from chanest.scenario import Scenario
 from chanest.studies.block_errors import BlockErrors
 from chanest.studies.common import ChannelStudy, level_of, load, planned_files, problem_of
@@ -24,6 +24,9 @@ from vlista_core.study.measuring import wilson
 
 if TYPE_CHECKING:
     from chanest.link.blocks import Blocks, Link
+    from chanest.link.precoding import Sender
+    from chanest.link.receivers import Receiver
+    from vlista_core.tensorfile import Json
 
 _DEVIATIONS = 1.96
 """Of a 95 % interval of the BER."""
@@ -61,6 +64,10 @@ class LinkStudy(ChannelStudy, LinkSetup):
                 raise ValueError(
                     f"{name} interpolates over slots; a block of {self.scenario.name} is flat, for which there is sionna-ls"
                 )
+            if name in TRAINED_ONLY and self.precoding == "hybrid":
+                raise ValueError(
+                    f"{name} knows the trained beams alone and cannot choose others: take precoding trained"
+                )
             if name == GenieAngles.name and not GenieAngles.applies(self.problem):
                 raise ValueError(f"the bound {name} is not defined for {self.scenario.name}")
 
@@ -79,6 +86,7 @@ class LinkStudy(ChannelStudy, LinkSetup):
 
         diverged: blocks that a receiver lost because its estimate was not finite or absurd; there is no NMSE then.
         """
+        from chanest.link.precoding import rate, sender
         from chanest.link.receivers import receiver, usable
 
         name, snr = str(cell["name"]), level_of(cell)
@@ -87,14 +95,18 @@ class LinkStudy(ChannelStudy, LinkSetup):
         with torch.no_grad():
             link = _link(setup)
             learn = _blocks(setup, self.seed, "validation", self.validation, snr)
-            told, facts = receiver(name, link, learn)
+            send, facts = (
+                sender(name, link, learn) if self.precoding == "hybrid" else _as_sent(receiver(name, link, learn))
+            )
             errors: dict[ErrVar, list[int]] = {mode: [] for mode in self.err_var}
+            rates_of_blocks: list[Tensor] = []
             off = power = 0.0
             diverged = 0
-            for blocks in _blocks(setup, self.seed, "test", self.blocks, snr):
-                h_hat, err_var = told(blocks)
+            for drawn in _blocks(setup, self.seed, "test", self.blocks, snr):
+                blocks, h_hat, err_var = send(drawn)
                 diverged += int((usable(h_hat) != h_hat).flatten(1).any(1).sum())
                 h_hat, err_var = usable(h_hat), torch.nan_to_num(err_var, 1.0, 1.0)
+                rates_of_blocks.append(rate(h_hat, err_var, blocks, link.carries_data))
                 for mode in self.err_var:
                     decided = link.decode(blocks, h_hat, err_var if mode == "estimated" else torch.zeros(()))
                     errors[mode] += (decided != blocks.bits).sum(1).tolist()
@@ -103,6 +115,7 @@ class LinkStudy(ChannelStudy, LinkSetup):
         return {
             "channel_nmse_db": 10 * math.log10(off / power) if off and not diverged else None,
             "diverged": diverged,
+            "rate": float(torch.cat(rates_of_blocks).mean(dtype=torch.float64)),
             "scale": facts.get("scale"),
             "told": facts.get("err_var"),
             **{mode: rates(errors[mode], self.information_bits, self.peak_efficiency) for mode in self.err_var},
@@ -115,7 +128,9 @@ class LinkStudy(ChannelStudy, LinkSetup):
             return []
         curves = BlockErrors(self, frame)
         efficiency = "Bits per resource element, training included"
+        reached = "Bits per resource element that the streams behind the equaliser could carry, training included"
         made = [curves.needed_table(), curves.table("BER", "ber"), curves.table(efficiency, "efficiency")]
+        made += [curves.table(reached, "rate")] if "rate" in frame else []
         return [*made, curves.err_var_table()] if len(self.err_var) == 2 else made
 
     def headline(self, frame: pd.DataFrame) -> str:
@@ -137,7 +152,7 @@ class LinkStudy(ChannelStudy, LinkSetup):
         return [Figure.drawn("Block error rate", caption, path, link_chart(BlockErrors(self, frame)))]
 
 
-def usable_receivers(scenario: Scenario) -> tuple[list[str], dict[str, str]]:
+def usable_receivers(scenario: Scenario, precoding: Precoding = "trained") -> tuple[list[str], dict[str, str]]:
     """The estimators that can run on a scenario now and the references, and why each of the other estimators cannot."""
     problem = problem_of(scenario)
     usable, refused = usable_estimators(problem)
@@ -145,7 +160,9 @@ def usable_receivers(scenario: Scenario) -> tuple[list[str], dict[str, str]]:
     references = [
         name
         for name in REFERENCES
-        if (name != GenieAngles.name or GenieAngles.applies(problem)) and (slots or name not in SLOTS_ONLY)
+        if (name != GenieAngles.name or GenieAngles.applies(problem))
+        and (slots or name not in SLOTS_ONLY)
+        and (precoding == "trained" or name not in TRAINED_ONLY)
     ]
     return usable + references, refused
 
@@ -181,6 +198,14 @@ def _blocks(setup: LinkSetup, seed: int, split: Split, count: int, snr_db: float
     """The blocks of an SNR, kept for the next receiver."""
     draw, sizes = _link(setup).draw, [(start, min(_BATCH, count - start)) for start in range(0, count, _BATCH)]
     return [draw(size, seed=seed, split=split, start=start, snr_db=snr_db) for start, size in sizes]
+
+
+def _as_sent(
+    receiver: "tuple[Receiver, dict[str, Json]]",
+) -> "tuple[Sender, dict[str, Json]]":
+    """A receiver whose blocks come through the beams that they were drawn with."""
+    told, facts = receiver
+    return lambda blocks: (blocks, *told(blocks)), facts
 
 
 def _power(values: Tensor) -> float:
