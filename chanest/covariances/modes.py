@@ -25,10 +25,13 @@ _OUTSIDE = 1e-4
 _BLOCK = 100
 
 
-def delay_modes(problem: ChannelProblem, samples: int, *, seed: int) -> tuple[Tensor, Tensor]:
+def delay_modes(
+    problem: ChannelProblem, samples: int, *, seed: int, most_outside: float = _OUTSIDE
+) -> tuple[Tensor, Tensor]:
     """The main directions of the subcarriers over training channels, and the power of each: [S, D] complex64, and [D].
 
     The powers, the strongest first, are those of E hhᴴ over the subcarriers, with S for their sum.
+    most_outside: share of the power that the modes may leave out together.
     """
     subcarriers = problem.subcarriers
     total = torch.zeros(subcarriers, subcarriers, dtype=torch.complex128)
@@ -39,7 +42,7 @@ def delay_modes(problem: ChannelProblem, samples: int, *, seed: int) -> tuple[Te
     values, vectors = torch.linalg.eigh(total)
     values, vectors = values.flip(0).clamp_min(0.0), vectors.flip(1)
     outside = 1.0 - values.cumsum(0) / values.sum()
-    count = int((outside > _OUTSIDE).sum()) + 1
+    count = int((outside > most_outside).sum()) + 1
     return vectors[:, :count].to(torch.complex64), (values[:count] * subcarriers / values.sum()).float()
 
 
