@@ -4,7 +4,6 @@ On average (a) ≤ (b) ≤ (c), as each knows more than the next. Every sample i
 several snapshots of a moving user is not bounded.
 """
 
-import math
 from functools import cached_property
 
 import torch
@@ -72,12 +71,12 @@ class GenieAngles(_CdlGenie):
     def prior(self, rays: Rays) -> Covariance:
         """R of every sample; one for all where all have the same."""
         model = rays.model[:, None].to(rays.rx_orientation)
-        place = torch.cat([model, rays.rx_orientation, rays.tx_orientation, rays.delays], 1)
+        place = torch.cat([model, rays.rx_orientation, rays.tx_orientation, rays.delays, rays.powers], 1)
         distinct, which = torch.unique(place, dim=0, return_inverse=True)
         first = torch.full((len(distinct),), len(rays)).scatter_reduce(0, which, torch.arange(len(rays)), "amin")
         found = rays.select(first)
-        known = _cluster_sum(self.problem.source, found)
-        whole = _over_subcarriers(known, self.problem.source.delay_response(found))
+        known, response = _cluster_sum(self.problem.source, found), self.problem.source.delay_response(found)
+        whole = _over_subcarriers(known, response * (found.powers > 0)[:, None])
         return whole if len(distinct) == 1 else whole.select(which)
 
 
@@ -99,11 +98,15 @@ class GenieEnsemble(_CdlGenie):
         assert isinstance(source, CdlSource)
         parts = [_model_sum(source, model) for model in source.models]
         tx, rx = torch.cat([part.tx for part in parts], 1), torch.cat([part.rx for part in parts], 1)
-        response = torch.cat(
-            [_of_terms(part, _model_response(source, model)) for part, model in zip(parts, source.models, strict=True)],
-            2,
-        )
-        return _over_subcarriers(KroneckerCovariance(tx, rx / len(parts)), response)
+        space = KroneckerCovariance(tx, rx / len(parts))
+        if source.frequencies is None:
+            return space.without_empty_terms()
+        delays = [
+            _model_delays(source, model, part.tx.shape[1]) for part, model in zip(parts, source.models, strict=True)
+        ]
+        modes = _main_modes(torch.cat(delays).sum(0, keepdim=True))
+        inside = torch.cat([modes.mH @ each @ modes for each in delays])
+        return ModeCovariance(modes, KroneckerCovariance(space.tx, space.rx, inside[None]).without_empty_terms())
 
     def prior(self, rays: Rays) -> Covariance:
         return self.covariance
@@ -141,37 +144,45 @@ def _outer(gains: Tensor, tx: Tensor, rx: Tensor) -> Tensor:
 
 
 def _over_subcarriers(space: KroneckerCovariance, response: Tensor) -> Covariance:
-    """Σ_k d_k d_kᴴ ⊗ T_k ⊗ S_k in the delay modes of these samples, from the sum of one subcarrier.
+    """Σ_k d_k d_kᴴ ⊗ T_k ⊗ S_k in the delay modes of each sample, from the sum of one subcarrier.
 
-    response: d_k on the subcarriers, of clusters or of all terms, [batch, S, clusters or terms].
+    response: d_k on the subcarriers, of clusters, [batch, S, clusters].
     """
     if response.shape[1] == 1:
         return space.without_empty_terms()
-    every = response.transpose(0, 1).flatten(1)
-    values, vectors = torch.linalg.eigh(every @ every.mH)
-    modes = vectors[:, values > _LEAST_MODE * values.sum()]
-    columns = (modes.mH @ _of_terms(space, response)).mT
+    if bool((response == response[:1]).all()):
+        response = response[:1]
+    modes = _main_modes(response @ response.mH)
+    columns = _of_terms(modes.mH @ response, space.tx.shape[1]).mT
     delay = columns[..., None] * columns.conj()[..., None, :]
-    return ModeCovariance(modes[None], KroneckerCovariance(space.tx, space.rx, delay).without_empty_terms())
+    return ModeCovariance(modes, KroneckerCovariance(space.tx, space.rx, delay).without_empty_terms())
 
 
-def _of_terms(space: KroneckerCovariance, response: Tensor) -> Tensor:
-    """What each term has on the subcarriers, from what each cluster has: two terms per cluster, then the line of sight's.
+def _main_modes(total: Tensor) -> Tensor:
+    """The eigenvectors that hold all but rounding, as many for each: [batch, S, S] -> [batch, S, D]."""
+    values, vectors = torch.linalg.eigh(total)
+    count = int((values > _LEAST_MODE * values.sum(1, keepdim=True)).sum(1).max())
+    main: Tensor = vectors[:, :, -count:]
+    return main
 
-    response: [batch, S, clusters], returned as it is where it is of the terms already -> [batch, S, terms].
+
+def _of_terms(of_clusters: Tensor, terms: int) -> Tensor:
+    """What each term has, from what each cluster has: two terms per cluster, then the line of sight's, with the first's delay.
+
+    of_clusters: [..., clusters] -> [..., terms].
     """
-    terms, clusters = space.tx.shape[1], response.shape[2]
-    if clusters == terms:
-        return response
-    line = response[:, :, :1].expand(-1, -1, terms - 2 * clusters)
-    return torch.cat([response.repeat_interleave(2, 2), line], 2)
+    line = of_clusters[..., :1].expand(*of_clusters.shape[:-1], terms - 2 * of_clusters.shape[-1])
+    return torch.cat([of_clusters.repeat_interleave(2, -1), line], -1)
 
 
-def _model_response(source: CdlSource, model: CdlModel) -> Tensor:
-    """What the clusters of a model have on the subcarriers: [1, S, clusters]."""
-    frequencies = torch.tensor(source.frequencies or (0.0,), dtype=torch.float64)
-    phase = -2 * math.pi * source.delay_spread * torch.outer(frequencies, cdl_table(model, source.direction).delays)
-    return torch.polar(torch.ones_like(phase), phase)[None]
+def _model_delays(source: CdlSource, model: CdlModel, terms: int) -> Tensor:
+    """E P ddᴴ/P of the terms of a model, P what the table says of the power of the cluster: [terms, S, S]."""
+    table, frequencies = cdl_table(model, source.direction), torch.tensor(source.frequencies, dtype=torch.float64)
+    lags, place = torch.unique(frequencies[:, None] - frequencies, return_inverse=True)
+    means = source.timing.lag_means(table.delays, table.powers, lags) / table.powers[:, None]
+    line = source.timing.lag_means(table.delays[:1], torch.ones(1), lags)
+    of_clusters = means.repeat_interleave(2, 0)
+    return torch.cat([of_clusters, line.expand(terms - len(of_clusters), -1)])[:, place]
 
 
 def _cluster_sum(source: ChannelSource, rays: Rays) -> KroneckerCovariance:

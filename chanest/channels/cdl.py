@@ -10,14 +10,15 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal, Self, get_args
+from typing import Any, Literal, Self, get_args
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 from torch import Tensor
 
 from chanest.arrays import Array, Sector
 from chanest.channels.coefficients import Directions, local_and_field, velocities
+from chanest.channels.delays import Delays, Range, RangeField
 from chanest.channels.rays import Rays, strengths
 from chanest.channels.section import ArraySection, ChannelSection, around_carrier
 from chanest.channels.source import Backend, ChannelSource, Direction, uniform_draws
@@ -59,7 +60,10 @@ class CdlSource(ChannelSource):
     """
 
     models: tuple[CdlModel, ...] = ("C",)
-    delay_spread: float = 100e-9
+    delay_spread: float | Range = 100e-9
+    """The same for all samples, or drawn from (least, largest) for each; likewise the next two."""
+    timing_offset: Range = (0.0, 0.0)
+    delay_window: Range | None = None
     bs_sector: Sector = _BS_SECTOR
     ue_sector: Sector = _UE_SECTOR
     random_los_phase: bool = True
@@ -72,8 +76,12 @@ class CdlSource(ChannelSource):
             raise ValueError(f"models must name some of {', '.join(get_args(CdlModel))}, got {self.models!r}")
         if not 0.0 <= self.speed[0] <= self.speed[1] < math.inf:
             raise ValueError(f"speed must be (least, largest) with 0 <= least <= largest, got {self.speed!r}")
-        if not 0.0 <= self.delay_spread < math.inf:
-            raise ValueError(f"delay_spread must be a non-negative time in seconds, got {self.delay_spread!r}")
+        Delays.of(self.delay_spread, self.timing_offset, self.delay_window)
+
+    @property
+    def timing(self) -> Delays:
+        """How the delays of samples differ."""
+        return Delays.of(self.delay_spread, self.timing_offset, self.delay_window)
 
     @property
     def has_line_of_sight(self) -> bool:
@@ -90,7 +98,8 @@ class CdlSource(ChannelSource):
 
     @cached_property
     def mean_power(self) -> float:
-        each = [_mean_power(model, self.direction, self.rx, self.tx, *self.sectors) for model in self.models]
+        ends = (self.direction, self.rx, self.tx, *self.sectors)
+        each = [_mean_power(model, *ends, self.timing if self.delay_window else None) for model in self.models]
         return sum(each) / len(each)
 
     def draw(self, generators: Sequence[torch.Generator]) -> Rays:
@@ -103,10 +112,11 @@ class CdlSource(ChannelSource):
         keys = keys.reshape(-1, 4, clusters, _RAYS_PER_CLUSTER)
         angles = table["angles"][model].gather(3, torch.argsort(keys, dim=-1, stable=True))
         rx, tx = self.ends(self.bs_sector.orient(extra[:, 1:3]), self.ue_sector.orient(extra[:, 3:5]))
+        delays, powers = self.timing.drawn(generators, table["delays"][model], table["powers"][model])
         return Rays(
             model=model,
-            delays=table["delays"][model] * self.delay_spread,
-            powers=table["powers"][model],
+            delays=delays,
+            powers=powers,
             **dict(zip(_SPREADS, angles.unbind(1), strict=True)),
             phases=math.pi * (2 * phases.reshape(-1, clusters, _RAYS_PER_CLUSTER, 4) - 1),
             strength=strengths(table["xpr"][model]),
@@ -126,7 +136,17 @@ class CdlSection(ChannelSection):
     kind: Literal["cdl"] = "cdl"
     models: tuple[CdlModel, ...] = Field(default=("C",), min_length=1, strict=False)
     carrier: float = Field(default=28e9, ge=1e6, le=1e13)
-    delay_spread: float = Field(default=100e-9, ge=0, le=1)
+    delay_spread: float | RangeField = Field(
+        default=100e-9, description="seconds, or [least, largest]: drawn for each sample, evenly in its logarithm"
+    )
+    timing_offset: RangeField = Field(
+        default=(0.0, 0.0), description="seconds by which all delays of a sample are late, drawn from [least, largest]"
+    )
+    delay_window: RangeField | None = Field(
+        default=None,
+        description="seconds after the first path, drawn from [least, largest]; clusters that come later are cut off, "
+        "and the others share the power",
+    )
     direction: Direction = "downlink"
     random_los_phase: bool = True
     speed: tuple[float, float] = Field(default=(0.0, 0.0), strict=False)
@@ -141,12 +161,23 @@ class CdlSection(ChannelSection):
             raise ValueError(
                 f"speed must be [least, largest] with 0 <= least <= largest <= 100000, got {list(self.speed)}"
             )
+        Delays.of(self.delay_spread, self.timing_offset, self.delay_window)
         return self
+
+    @model_serializer(mode="wrap")
+    def _without_what_is_not_said(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Keys of random delays only where they are used, so that channels of earlier versions keep their identity."""
+        content: dict[str, Any] = written(self)
+        for key in ("timing_offset", "delay_window"):
+            if getattr(self, key) == type(self).model_fields[key].default:
+                del content[key]
+        return content
 
     def source(self, bs: ArraySection, ue: ArraySection, backend: Backend = "factored") -> CdlSource:
         return CdlSource(
             bs.array(), ue.array(), self.carrier, self.direction, around_carrier(self.subcarriers, self.subcarrier_spacing),
             self.snapshots, self.snapshot_interval, backend, models=self.models, delay_spread=self.delay_spread,
+            timing_offset=self.timing_offset, delay_window=self.delay_window,
             bs_sector=bs.sector(), ue_sector=ue.sector(), random_los_phase=self.random_los_phase, speed=self.speed,
         )  # fmt: skip
 
@@ -208,18 +239,26 @@ def _stacked(models: tuple[CdlModel, ...], direction: Direction) -> dict[str, Te
 
 @lru_cache
 def _mean_power(
-    model: CdlModel, direction: Direction, rx: Array, tx: Array, rx_sector: Sector, tx_sector: Sector
+    model: CdlModel,
+    direction: Direction,
+    rx: Array,
+    tx: Array,
+    rx_sector: Sector,
+    tx_sector: Sector,
+    timing: Delays | None,
 ) -> float:
     """E|h_ij|² over phases, couplings, orientations and ports, in closed form.
 
     Azimuth and zenith of an end are coupled at random, so a ray meets each of the 20 × 20 pairs equally often and the
     two ends are independent: the expectation is a sum of products of moments of the two element fields.
+    timing: where it cuts clusters off, which changes their mean powers.
     """
     table = cdl_table(model, direction)
     receive, receive_los = _moments(rx, rx_sector, table.angles[[2, 0]], table.los_angles[[2, 0]])
     transmit, transmit_los = _moments(tx, tx_sector, table.angles[[3, 1]], table.los_angles[[3, 1]])
     mixing = torch.tensor([[1.0, 1.0 / table.xpr], [1.0 / table.xpr, 1.0]], dtype=torch.float64)
-    diffuse = torch.einsum("c,ca,ab,cb->", table.powers, receive[:, :2], mixing, transmit[:, :2])
+    powers = table.powers if timing is None else timing.lag_means(table.delays, table.powers, torch.zeros(1))[:, 0].real
+    diffuse = torch.einsum("c,ca,ab,cb->", powers, receive[:, :2], mixing, transmit[:, :2])
     # (F_θF'_θ - F_φF'_φ)², the line of sight: its polarisation matrix is diag(1, -1). The mean over ports of both ends.
     specular = receive_los[:2] @ transmit_los[:2] - 2 * receive_los[2] * transmit_los[2]
     return float((diffuse + table.k_factor * specular) / (1 + table.k_factor))

@@ -25,10 +25,13 @@ _OUTSIDE = 1e-4
 _BLOCK = 100
 
 
-def delay_modes(problem: ChannelProblem, samples: int, *, seed: int) -> tuple[Tensor, Tensor]:
+def delay_modes(
+    problem: ChannelProblem, samples: int, *, seed: int, most_outside: float = _OUTSIDE
+) -> tuple[Tensor, Tensor]:
     """The main directions of the subcarriers over training channels, and the power of each: [S, D] complex64, and [D].
 
     The powers, the strongest first, are those of E hhᴴ over the subcarriers, with S for their sum.
+    most_outside: share of the power that the modes may leave out together.
     """
     subcarriers = problem.subcarriers
     total = torch.zeros(subcarriers, subcarriers, dtype=torch.complex128)
@@ -39,7 +42,7 @@ def delay_modes(problem: ChannelProblem, samples: int, *, seed: int) -> tuple[Te
     values, vectors = torch.linalg.eigh(total)
     values, vectors = values.flip(0).clamp_min(0.0), vectors.flip(1)
     outside = 1.0 - values.cumsum(0) / values.sum()
-    count = int((outside > _OUTSIDE).sum()) + 1
+    count = int((outside > most_outside).sum()) + 1
     return vectors[:, :count].to(torch.complex64), (values[:count] * subcarriers / values.sum()).float()
 
 
@@ -48,13 +51,17 @@ class ModesMap(LinearMap):
     """U ⊗ I: what the entries of a channel in delay modes are on the subcarriers."""
 
     modes: Tensor
-    """U: [S, D]."""
+    """U: [S, D], or [batch or 1, S, D]."""
     antennas: int
     """Entries of a channel on one subcarrier, N_t·N_r."""
 
     @property
     def shape(self) -> tuple[int, int]:
-        return self.modes.shape[0] * self.antennas, self.modes.shape[1] * self.antennas
+        return self.modes.shape[-2] * self.antennas, self.modes.shape[-1] * self.antennas
+
+    @property
+    def batch(self) -> int | None:
+        return len(self.modes) if self.modes.ndim == 3 and len(self.modes) > 1 else None
 
     def apply(self, x: Tensor) -> Tensor:
         self._check_input("x", x, self.shape[1])
@@ -66,7 +73,8 @@ class ModesMap(LinearMap):
 
     def materialize(self) -> Tensor:
         identity = torch.eye(self.antennas, dtype=self.dtype, device=self.device)
-        return torch.kron(self.modes.contiguous(), identity)[None]
+        modes = self.modes.reshape(-1, *self.modes.shape[-2:])
+        return torch.einsum("bsd,ij->bsidj", modes, identity).reshape(-1, *self.shape)
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +82,7 @@ class ModeCovariance(Covariance):
     """R = (U ⊗ I) R' (U ⊗ I)ᴴ for orthonormal modes U."""
 
     modes: Tensor
-    """U: [1, S, D]."""
+    """U: [batch or 1, S, D]."""
     within: Covariance
     """R', of D·n/S entries."""
 
@@ -84,15 +92,16 @@ class ModeCovariance(Covariance):
 
     @property
     def batch(self) -> int | None:
-        return self.within.batch
+        return self.within.batch or (len(self.modes) if len(self.modes) > 1 else None)
 
     @property
     def map(self) -> ModesMap:
         """U ⊗ I."""
-        return ModesMap(self.modes[0], self.within.length // self.modes.shape[2])
+        return ModesMap(self.modes, self.within.length // self.modes.shape[2])
 
     def select(self, index: Tensor | slice) -> Self:
-        return replace(self, within=self.within.select(index))
+        modes = self.modes if len(self.modes) == 1 else self.modes[index]
+        return replace(self, modes=modes, within=self.within.select(index))
 
     def apply(self, x: Tensor) -> Tensor:
         self._check_input("x", x, self.length)
@@ -110,26 +119,26 @@ class ModeCovariance(Covariance):
     def variances(self) -> Tensor:
         count, antennas = self.modes.shape[2], self.map.antennas
         blocks = self.within.materialize().unflatten(2, (count, antennas)).unflatten(1, (count, antennas))
-        return _on_subcarriers(self.modes[0], blocks.diagonal(dim1=2, dim2=4).permute(0, 3, 1, 2))
+        return _on_subcarriers(self.modes, blocks.diagonal(dim1=2, dim2=4).permute(0, 3, 1, 2))
 
     def posterior(self, measured: Measurement, probes: LinearMap | None) -> "ModePosterior | None":
         """Through the modes of y, where every subcarrier is measured alike."""
         phi, subcarriers = measured.phi, self.modes.shape[1]
         if not _serves_alike(phi, subcarriers):
             return None
-        inner = in_modes(measured, self.modes[0])
+        inner = in_modes(measured, self.modes)
         found = condition(self.within, inner, None if probes is None else probes @ self.map)
         return ModePosterior(
-            self, measured, found.factor, probes, found, ModesMap(self.modes[0], phi.shape[0] // subcarriers)
+            self, measured, found.factor, probes, found, ModesMap(self.modes, phi.shape[0] // subcarriers)
         )
 
 
 def in_modes(measured: Measurement, modes: Tensor) -> Measurement:
     """The measurement of h' where h = (U ⊗ I) h': that of the modes of y where all subcarriers are measured alike.
 
-    modes: U, [S, D].
+    modes: U, [S, D] or [batch or 1, S, D].
     """
-    phi, (subcarriers, count) = measured.phi, modes.shape
+    phi, (subcarriers, count) = measured.phi, modes.shape[-2:]
     if not _serves_alike(phi, subcarriers):
         return Measurement(measured.y, phi @ ModesMap(modes, phi.shape[1] // subcarriers), measured.noise_var)
     assert isinstance(phi, BeamformingMap)
@@ -169,7 +178,7 @@ class ModePosterior(Posterior):
         before = prior.unflatten(2, (count, antennas)).unflatten(1, (count, antennas))
         known = torch.einsum("bmki,bmli->bikl", white.conj(), white)
         between = before.diagonal(dim1=2, dim2=4).permute(0, 3, 1, 2) - known
-        left = _on_subcarriers(self.prior.modes[0], between).clamp_min(0.0)
+        left = _on_subcarriers(self.prior.modes, between).clamp_min(0.0)
         return left.maximum(LEAST_SHARE * left.mean(1, keepdim=True)).expand(len(self.measured.y), -1)
 
     @cached_property
@@ -291,6 +300,9 @@ class DecoupledCovariance(Covariance):
 
 
 def _on_subcarriers(modes: Tensor, between: Tensor) -> Tensor:
-    """diag(U C Uᴴ) of every antenna. between: C, [batch, antennas, D, D] -> [batch, S·antennas], real."""
-    turned = modes @ between @ modes.mH
+    """diag(U C Uᴴ) of every antenna: [batch, S·antennas].
+
+    modes: U, [batch or 1, S, D], between: C, [batch, antennas, D, D].
+    """
+    turned = modes[:, None] @ between @ modes[:, None].mH
     return turned.diagonal(dim1=2, dim2=3).real.mT.flatten(1)

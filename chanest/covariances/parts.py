@@ -29,6 +29,10 @@ class Parts:
     """T_p by its lags, one at lag zero: [batch, parts, lags]."""
     rx: Tensor
     """S_p likewise."""
+    delays: Tensor
+    """Seconds: [batch, parts]."""
+    powers: Tensor
+    """[batch, parts]."""
 
     @staticmethod
     def of_rays(source: ChannelSource, rays: Rays, modes: Tensor) -> "Parts":
@@ -37,17 +41,19 @@ class Parts:
         diffuse = clusters * per_cluster
         power = factors.gains.abs().square().sum((1, 2)) * source.scale**2
         response = modes.mH.to(torch.complex128) @ source.delay_response(rays)
-        powers, sides = [power[:, :diffuse].reshape(len(rays), clusters, -1).sum(2)], []
+        powers, sides, delays = [power[:, :diffuse].reshape(len(rays), clusters, -1).sum(2)], [], rays.delays
         if power.shape[1] > diffuse:
             powers.append(power[:, diffuse:])
+            delays = torch.cat([delays, delays[:, :1]], 1)
             response = torch.cat([response, response[:, :, :1]], 2)
         for array, steering in ((source.tx, factors.tx), (source.rx, factors.rx)):
             seen = [mean_lags(steering[:, :diffuse].reshape(len(rays), clusters, per_cluster, -1), array)]
             if steering.shape[1] > diffuse:
                 seen.append(mean_lags(steering[:, None, diffuse:], array))
             sides.append(torch.cat(seen, 1).to(torch.complex64))
-        columns = response.mT * torch.cat(powers, 1).double().sqrt()[:, :, None]
-        return Parts(columns.to(torch.complex64), *sides)
+        every = torch.cat(powers, 1).double()
+        columns, (tx, rx) = response.mT * every.sqrt()[:, :, None], sides
+        return Parts(columns.to(torch.complex64), tx, rx, delays, every)
 
 
 class SideCodebook(nn.Module):

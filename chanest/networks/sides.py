@@ -9,6 +9,7 @@ from chanest.bases.chunks import in_chunks
 from chanest.bases.draws import PooledDraws
 from chanest.covariances.modes import ModesMap, delay_modes
 from chanest.covariances.parts import Parts, SideCodebook
+from chanest.covariances.profiles import DelayProfiles
 from chanest.fit import Clock, Fit
 from chanest.frontend import BeamformingMap
 from chanest.networks.weighing import WeighingNetwork, descend, dropped
@@ -32,6 +33,8 @@ _MODE_SAMPLES, _LEAST_SAMPLES, _MOST_SAMPLES = 1000, 500, 4000
 _MOST_ENTRIES = 2**26
 """Of the channels of the pool, in delay modes."""
 _MOST_DRAWS, _STANDARD, _BEAMS = 200_000, 20_000, 2048
+_VARIED_OUTSIDE = 1e-5
+"""Share of the power outside of the delay modes of all samples where each has its own within them."""
 _LEAST_COLUMN = 1e-5
 """Power of the weakest column of a D_p that is kept, of that of all parts."""
 
@@ -95,21 +98,28 @@ def fit_sides(estimator: "ClusterLMMSE", problem: ChannelProblem, plan: Fit) -> 
 
 def _fit_codebooks(estimator: "ClusterLMMSE", problem: ChannelProblem, samples: int, plan: Fit) -> None:
     """Delay modes from channels, D_p and both codebooks from rays of the same training draws."""
-    modes, _ = delay_modes(problem, min(samples, _MODE_SAMPLES), seed=plan.seed)
+    frequencies = problem.source.frequencies or (0.0, 1.0)
+    blank = torch.zeros(problem.subcarriers, 1, dtype=problem.dtype)
+    few = Parts.of_rays(problem.source, problem.rays(range(_BLOCK), seed=plan.seed, split="train"), blank)
+    varied = DelayProfiles.learned(frequencies, few.delays, few.powers) is not None
+    outside = {"most_outside": _VARIED_OUTSIDE} if varied else {}
+    modes, _ = delay_modes(problem, min(samples, _MODE_SAMPLES), seed=plan.seed, **outside)
     found = []
     for block in plan.telling(0.0, 0.1).blocks(samples, _BLOCK, "clusters"):
         rays = problem.rays(block, seed=plan.seed, split="train")
         found.append(Parts.of_rays(problem.source, rays, modes))
-    columns, tx, rx = (torch.cat(each) for each in zip(*((p.columns, p.tx, p.rx) for p in found), strict=True))
-    estimator.modes, estimator.columns = modes, _mean_columns(columns)
-    parts, rank = estimator.columns.shape[:2]
-    powers = estimator.columns.abs().square().sum((1, 2))
+    columns, tx, rx, delays, every = (
+        torch.cat(each) for each in zip(*((p.columns, p.tx, p.rx, p.delays, p.powers) for p in found), strict=True)
+    )
+    estimator.modes, estimator.profiles = modes, DelayProfiles.learned(frequencies, delays, every) if varied else None
+    parts, powers, spacing = every.shape[1], every.mean(0).float(), frequencies[1] - frequencies[0] if varied else 0.0
+    estimator.columns = torch.zeros(parts, 0, modes.shape[1]).to(modes.dtype) if varied else _mean_columns(columns)
     for name, tables in (("tx", tx), ("rx", rx)):
         old: SideCodebook = getattr(estimator, name)
         codebook = SideCodebook(old.array, parts, len(old.prior))
         codebook.fit(tables, powers, plan.seed)
         setattr(estimator, name, codebook)
-    estimator.reconfigure(modes=modes.shape[1], parts=parts, rank=rank)
+    estimator.reconfigure(modes=modes.shape[1], parts=parts, rank=estimator.columns.shape[1], spacing=spacing)
 
 
 def _mean_columns(columns: Tensor) -> Tensor:

@@ -142,6 +142,35 @@ def test_clusters_have_their_delays_over_subcarriers() -> None:
         assert _distance(GenieEnsemble(problem).covariance.materialize()[0], known) < (0.1 if len(models) > 1 else 1e-5)
 
 
+def test_random_delays_are_in_every_step_of_the_ladder() -> None:
+    """(c) is the mean of (b) over delays, with a line of sight too; both see what the window cuts off."""
+    wide = {"subcarriers": 6, "subcarrier_spacing": 1e6, "delay_spread": [5e-8, 2e-7]}
+    late = {"timing_offset": [-1e-7, 2e-7], "delay_window": [1e-7, 4e-7]}
+    bs, ue = {"rows": 1, "columns": 3, "yaw": 20.0}, {"rows": 1, "columns": 2, "yaw": 200.0}
+    for model in ("C", "D"):
+        channel = {"models": [model], **wide, **late}
+        problem = _scenario(bs=bs, ue=ue, channel=channel, frontend={"pilots": 2})
+        rays = problem.source.rays(range(1500), seed=1)
+        known = GenieAngles(problem).prior(rays)
+        mean = torch.stack(
+            [part.materialize().sum(0) for part in (known.select(some) for some in torch.arange(1500).split(100))]
+        )
+        ensemble = GenieEnsemble(problem).covariance.materialize()[0]
+        assert _distance(ensemble, mean.sum(0) / 1500) < 0.03
+        few = _distance(ensemble, known.select(torch.arange(60)).materialize().mean(0))
+        assert few > 0.03
+
+
+def test_the_ladder_holds_where_every_sample_has_delays_of_its_own() -> None:
+    problem = _problem("ofdm_64x4")
+    batch = problem.sample(8, seed=5, snr_db=10.0)
+    rays, angles, ensemble = (
+        get_bound(name, problem).nmse_db(batch) for name in ("genie-rays", "genie-angles", "genie-ensemble")
+    )
+    assert rays < angles - 0.3
+    assert angles < ensemble - 5.0
+
+
 @pytest.mark.parametrize("model", ["C", "D"])
 def test_covariances_are_those_of_the_channels(model: str) -> None:
     """At a fixed orientation: sampling error falls with the root of the number, with a line of sight and without."""

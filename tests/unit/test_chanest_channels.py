@@ -13,6 +13,7 @@ import torch
 
 from chanest.arrays import ula, upa
 from chanest.channels import CdlSource, Sector
+from chanest.channels.cdl import cdl_table
 from chanest.channels.coefficients import expected_power
 from chanest.channels.paths import PathSource, raised_cosine
 from chanest.channels.rays import Rays, strengths
@@ -27,6 +28,15 @@ SOURCES: dict[str, ChannelSource] = {
         models=("D",),
         bs_sector=Sector(0.0, 1.0, 0.1, 0.2),
         ue_sector=Sector(math.pi, math.pi, 0.0, 0.4),
+    ),
+    "random delays": CdlSource(
+        ula(4),
+        upa(1, 2, polarization="VH", pattern="38.901-handheld"),
+        models=("C", "D"),
+        frequencies=tuple(1e6 * k for k in range(8)),
+        delay_spread=(3e-8, 3e-7),
+        timing_offset=(-1e-7, 4e-7),
+        delay_window=(1e-7, 9e-7),
     ),
     "mixture, wideband": CdlSource(ula(4), ula(2), models=("A", "E"), frequencies=tuple(1e6 * k for k in range(8))),
     "paths": PATHS,
@@ -190,8 +200,45 @@ def test_raised_cosine_is_a_nyquist_pulse() -> None:
 
 @pytest.mark.parametrize(
     ("change", "named"),
-    [({"models": ("F",)}, "models"), ({"speed": (3.0, 1.0)}, "speed"), ({"delay_spread": -1.0}, "delay_spread")],
+    [
+        ({"models": ("F",)}, "models"),
+        ({"speed": (3.0, 1.0)}, "speed"),
+        ({"delay_spread": -1.0}, "delay_spread"),
+        ({"delay_spread": (2e-7, 1e-7)}, "delay_spread"),
+        ({"timing_offset": (0.0, 2.0)}, "timing_offset"),
+        ({"delay_window": (-1.0, 1.0)}, "delay_window"),
+    ],
 )
 def test_bad_sources_are_refused_by_name(change: dict[str, object], named: str) -> None:
     with pytest.raises(ValueError, match=named):
         CdlSource(ula(2), ula(2), **change)  # type: ignore[arg-type]
+
+
+def test_a_range_of_one_value_draws_what_the_value_draws() -> None:
+    fixed = SOURCES["mixture, wideband"]
+    assert isinstance(fixed, CdlSource)
+    ranged = replace(fixed, delay_spread=(100e-9, 100e-9), timing_offset=(0.0, 0.0))
+    assert torch.equal(fixed.sample(4, seed=1)[0], ranged.sample(4, seed=1)[0])
+    varied, rays = replace(fixed, delay_spread=(50e-9, 200e-9)).sample(4, seed=1)
+    known = fixed.rays(range(4), seed=1)
+    assert rays is not None
+    assert torch.equal(rays.phases, known.phases)
+    assert not torch.isclose(varied, fixed.sample(4, seed=1)[0])[:, 1:].all(-1).any()
+
+
+def test_delays_lie_in_their_ranges_and_the_window_cuts_off_what_comes_later() -> None:
+    source = SOURCES["random delays"]
+    rays = source.rays(range(400), seed=3)
+    first = rays.delays[:, 0]
+    late = rays.delays - first[:, None]
+    assert float(first.min()) >= -1e-7
+    assert float(first.max()) <= 4e-7
+    assert float(first.max() - first.min()) > 4.8e-7
+    last = late.masked_fill(rays.powers == 0, 0.0).amax(1)
+    assert float(last.max()) <= 9e-7
+    assert bool((rays.powers == 0).any(1).double().mean() > 0.3)
+    assert bool((rays.powers[late < 1e-7] >= 0).all())
+    torch.testing.assert_close(rays.powers.sum(1), torch.ones(400))
+    spread = late[rays.model == 0, 1] / cdl_table("C").delays[1]
+    assert 3e-8 <= float(spread.min()) < 4e-8
+    assert 2.5e-7 < float(spread.max()) <= 3.001e-7

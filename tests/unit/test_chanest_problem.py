@@ -21,7 +21,7 @@ NAMES = chanest.scenario_names()
 SHIPPED = {
     "cdl_a_upa64x4", "cdl_b_upa64x4", "cdl_c_upa64x4", "cdl_d_upa64x4", "cdl_e_upa64x4", "cdl_mix_upa64x4",
     "hybrid_64x16", "score_64x16", "swomp_32x32", "wideband_64x4", "mobile_64x4", "large_256x16",
-    "comb_64x4",
+    "comb_64x4", "ofdm_64x4",
 }  # fmt: skip
 
 
