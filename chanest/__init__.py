@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from chanest.own import own_channels
     from chanest.pilots import DMRS, Block, Comb, Kronecker, Pilots
     from chanest.problem import ChannelBatch, ChannelProblem
+    from chanest.recordings import recorded_pilots
     from chanest.scenario import Scenario, load_scenario, scenario_names
     from chanest.weights import get_estimator
 
@@ -24,13 +25,14 @@ _MODULES = {
     "own": ("own_channels",),
     "pilots": ("DMRS", "Block", "Comb", "Kronecker", "Pilots"),
     "problem": ("ChannelBatch", "ChannelProblem"),
+    "recordings": ("recorded_pilots",),
     "scenario": ("Scenario", "load_scenario", "scenario_names"),
     "weights": ("get_estimator",),
 }
 __all__ = [
     "DMRS", "Array", "BeamformingMap", "Block", "ChannelBatch", "ChannelProblem", "Comb", "GridMap", "Kronecker",
     "KroneckerMap", "LearnedKronecker", "Pilots", "Scenario", "__version__", "angular_dictionary", "estimator_names",
-    "get_estimator", "load_scenario", "own_channels", "scenario_names", "ula", "upa",
+    "get_estimator", "load_scenario", "own_channels", "recorded_pilots", "scenario_names", "ula", "upa",
 ]  # fmt: skip
 
 

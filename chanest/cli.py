@@ -187,12 +187,16 @@ def train(
     start_from: Annotated[
         Path | None, typer.Option(help="Weights of the one estimator to go on from; take another seed then.")
     ] = None,
+    from_pilots: Annotated[
+        bool, typer.Option("--from-pilots", help="See y, the beams and the noise of training draws, and no channel.")
+    ] = False,
     device: TrainedOn = "auto",
 ) -> None:
     """Fit estimators to a scenario and store their weights, where `evaluate` finds them."""
     from chanest.fit import Fit
     from chanest.problem import ChannelProblem
-    from chanest.weights.training import train_estimator
+    from chanest.recordings import ScenarioRecordings
+    from chanest.weights.training import check_learns_from_pilots, train_estimator
     from vlista_core.devices import find_device
 
     place = str(find_device("device", device))
@@ -201,10 +205,13 @@ def train(
     chosen = chosen_estimators(problem.scenario, estimators)[0]
     if start_from is not None and len(chosen) != 1:
         raise ValueError(f"start-from is for one estimator at a time, got {', '.join(chosen)}")
+    recordings = ScenarioRecordings(problem) if from_pilots else None
+    for each in chosen if from_pilots else ():
+        check_learns_from_pilots(each, problem)
     for each in chosen:
         with share_bar(each) as report:
             plan = Fit(seconds=seconds, steps=steps, seed=seed, report=report, device=place)
-            path = train_estimator(each, problem, plan, folder=output, start_from=start_from)
+            path = train_estimator(each, problem, plan, folder=output, start_from=start_from, recordings=recordings)
         tell(f"wrote {path}")
 
 

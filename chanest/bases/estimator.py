@@ -12,6 +12,7 @@ from chanest.bases import power
 from chanest.bases.chunks import chunk_by_chunk, joined, selected
 from chanest.fit import Fit
 from chanest.problem import ChannelBatch, ChannelProblem
+from chanest.recordings import Recordings
 from chanest.uncertainty.calibration import Calibration
 from chanest.uncertainty.estimate import ChannelEstimate, independent
 from chanest.uncertainty.noise import NoiseModel
@@ -58,6 +59,8 @@ class ChannelEstimator(nn.Module, Estimator, Configured):
     """Whether one file of weights serves every scenario, after `for_problem`."""
     goes_on: ClassVar[bool] = False
     """Whether `fit` goes on from the weights that the estimator has, such as those of a file; others learn from nothing."""
+    learns_from_pilots: ClassVar[bool] = False
+    """Whether `fit_from_pilots` is there: it can learn a site from y and Φ alone."""
     begins_with: ClassVar[str | None] = None
     """The estimator whose weights for the same scenario `begin_with` is given before `fit`, where there are some."""
     longest: ClassVar[int | None] = None
@@ -125,6 +128,10 @@ class ChannelEstimator(nn.Module, Estimator, Configured):
     def fit(self, problem: ChannelProblem, plan: Fit) -> dict[str, Json]:
         """Learn or tune in place from the training and validation splits; returns what the file should say of it."""
         raise ValueError(f"{self.name} has nothing to learn or tune")
+
+    def fit_from_pilots(self, recordings: Recordings, plan: Fit) -> dict[str, Json]:
+        """Learn in place from recordings, whose channels nobody knows; returns what the file should say of it."""
+        raise ValueError(f"{self.name} cannot learn from pilots alone")
 
     @abstractmethod
     def infer(self, measured: Measurement) -> Estimate:

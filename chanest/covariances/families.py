@@ -26,6 +26,8 @@ ASSUMED_NOISE = 0.1
 _BLOCK = 500
 _DIRECTIONS, _DIRECTIONS_FROM = 200, 4000
 _ROUNDS = 20
+_AMPLITUDES = 2000
+"""Channels whose amplitudes are worked out at once."""
 _POINTS = 4096
 """Points whose distances from all centres are worked out at once: small enough to stay in cache."""
 _PROJECTIONS = 3
@@ -85,6 +87,10 @@ class CovarianceCodebook(nn.Module):
         self.prior = (count + 0.5) / (count + 0.5).sum()
         plan.report(1.0, "codebook")
 
+    def take(self, tables: Tensor, prior: Tensor) -> None:
+        """Members from tables of lags, [K, receive kinds, transmit lags], and their probabilities, [K]."""
+        self.members, self.prior = self._weighted(tables), prior
+
     def _weighted(self, table: Tensor) -> Tensor:
         weight = self.layout.multiplicity.sqrt().to(table.device)
         return torch.view_as_real(table * weight).flatten(1)
@@ -119,6 +125,19 @@ def k_means(points: Tensor, size: int, seed: int) -> tuple[Tensor, Tensor]:
         empty = int((count == 0).sum())
         centres[count == 0] = points[torch.randint(len(points), (empty,), generator=generator)]
     return labels, count
+
+
+def angular_cells(channels: Tensor, rx: Array, tx: Array, size: int, seed: int) -> Tensor:
+    """Which of `size` cells of angular amplitudes each channel is in: [channels, n] -> [channels].
+
+    Amplitudes are on a grid twice as fine as the transmit array's own.
+    """
+    shape = (len(tx.slants) * tx.columns, tx.rows, len(rx.slants) * rx.columns, rx.rows)
+    sizes = (2 * shape[0], 2 * shape[1], *shape[2:])
+    blocks = [part.reshape(-1, *shape) for part in torch.split(channels, _AMPLITUDES)]
+    amplitude = torch.cat([torch.fft.fftn(part, s=sizes, dim=(1, 2, 3, 4)).abs().flatten(1) for part in blocks])
+    amplitude = amplitude / amplitude.square().sum(1, keepdim=True).sqrt()
+    return k_means(amplitude, size, seed)[0]
 
 
 class LagComponents(nn.Module):

@@ -20,9 +20,10 @@ from chanest.covariances.families import CovarianceCodebook
 from chanest.covariances.lag_layout import LagLayout
 from chanest.covariances.lags import BeamView
 from chanest.fit import Fit
-from chanest.networks.gate import KINDS, Gate, fit_gate
+from chanest.networks.gate import KINDS, Gate, fit_gate, fit_gate_from_pilots
 from chanest.networks.weighing import log_powers
 from chanest.problem import ChannelProblem
+from chanest.recordings import Recordings
 from vlista_core.estimate import Estimate, Measurement
 from vlista_core.gaussian import condition
 from vlista_core.linops import LinearMap
@@ -41,6 +42,7 @@ class GatedLMMSE(FamilyEstimator, Guarded):
     name = "gated-lmmse"
     summary = "ours: the covariance adapts to y, proposed by a network and verified by likelihoods; each step is exact"
     needs_fit = True
+    learns_from_pilots = True
     half_precision = True
     narrowband = True
 
@@ -50,9 +52,13 @@ class GatedLMMSE(FamilyEstimator, Guarded):
         """codes: members of the codebook, hidden: width of the gate, verified: members whose likelihoods are worked out."""
         super().__init__(rx.ports * tx.ports)
         self.layout = LagLayout(rx, tx)
-        self.verified = verified
+        self.verified, self.hidden = verified, hidden
+        self.resize(codes)
+
+    def resize(self, codes: int) -> None:
+        """Another number of members, and nothing learned."""
         self.codebook = CovarianceCodebook(self.layout, codes)
-        self.gate = Gate(codes, hidden, torch.Generator().manual_seed(0))
+        self.gate = Gate(codes, self.hidden, torch.Generator().manual_seed(0))
 
     @classmethod
     def build(cls, problem: ChannelProblem) -> Self:
@@ -119,3 +125,7 @@ class GatedLMMSE(FamilyEstimator, Guarded):
     def fit(self, problem: ChannelProblem, plan: Fit) -> dict[str, Json]:
         """The codebook first, then the gate on fresh training draws whose rays tell the right covariance."""
         return fit_gate(self, problem, plan)
+
+    def fit_from_pilots(self, recordings: Recordings, plan: Fit) -> dict[str, Json]:
+        """The codebook by the evidence of recordings, then the gate on channels drawn from it."""
+        return fit_gate_from_pilots(self, recordings, plan)

@@ -10,10 +10,12 @@ from torch import Tensor, nn
 
 from chanest.arrays import Array
 from chanest.bases.family import FamilyEstimator
-from chanest.covariances.families import KroneckerComponents, LagComponents, k_means
+from chanest.bases.site import learn_site, validated
+from chanest.covariances.families import FLOOR, KroneckerComponents, LagComponents, angular_cells
 from chanest.covariances.lags import BeamView, LagCovariance, has_lags
 from chanest.fit import Clock, Fit
 from chanest.problem import ChannelProblem
+from chanest.recordings import Recordings
 from vlista_core.estimate import Estimate, Measurement
 from vlista_core.gaussian import Posterior, condition
 from vlista_core.linops import LinearMap
@@ -26,6 +28,7 @@ _LARGEST_TOEPLITZ = 512
 _CHUNK_ENTRIES = 2**20
 _BLOCK = 2000
 _ITERATIONS = 12
+_VALIDATED = 100
 _LIKELY = 4
 """Components that variances take into account."""
 
@@ -39,6 +42,7 @@ class GMM(FamilyEstimator):
     name = "gmm"
     summary = "mixture of Gaussians fitted on channels, posterior-weighted LMMSE"
     needs_fit = True
+    learns_from_pilots = True
     half_precision = True
     narrowband = True
 
@@ -108,7 +112,7 @@ class GMM(FamilyEstimator):
         channels = torch.cat(
             [problem.channels(len(block), seed=plan.seed, split="train", start=block.start) for block in blocks]
         )
-        labels = self._first_labels(channels, plan.seed)
+        labels = angular_cells(channels, *self.arrays, len(self.log_prior), plan.seed)
         done = 0
         for done in range(1, _ITERATIONS + 1):
             self._maximise(channels, labels)
@@ -119,17 +123,20 @@ class GMM(FamilyEstimator):
                 break
         self._maximise(channels, labels)
         facts: dict[str, Json] = {"channels": count, "rounds": done, "structure": self.structure}
-        return {**facts, **self.validation(problem, plan, 100)}
+        return {**facts, **self.validation(problem, plan, _VALIDATED)}
 
-    def _first_labels(self, channels: Tensor, seed: int) -> Tensor:
-        """Cells of the angular amplitudes, on a grid twice as fine as the transmit array's own."""
-        rx, tx = self.arrays
-        shape = (len(tx.slants) * tx.columns, tx.rows, len(rx.slants) * rx.columns, rx.rows)
-        sizes = (2 * shape[0], 2 * shape[1], *shape[2:])
-        blocks = [part.reshape(-1, *shape) for part in torch.split(channels, _BLOCK)]
-        amplitude = torch.cat([torch.fft.fftn(part, s=sizes, dim=(1, 2, 3, 4)).abs().flatten(1) for part in blocks])
-        amplitude = amplitude / amplitude.square().sum(1, keepdim=True).sqrt()
-        return k_means(amplitude, len(self.log_prior), seed)[0]
+    def fit_from_pilots(self, recordings: Recordings, plan: Fit) -> dict[str, Json]:
+        """EM on recordings: their classes by evidence, the covariances of classes by the recordings they have."""
+        if not isinstance(self.components, LagComponents):
+            raise ValueError(
+                f"gmm learns channels of at most {_LARGEST_TOEPLITZ} entries from pilots, got {recordings.signal_length}"
+            )
+        site = learn_site(recordings, len(self.log_prior), plan)
+        self.components.tables, self.log_prior = site.family.tables(), site.family.log_prior
+        self.reconfigure(components=len(site.family))
+        self.components.tables[:, self.components.layout.own, self.components.layout.shape[1] // 2] += FLOOR / 2
+        facts: dict[str, Json] = {**site.facts, "structure": self.structure}
+        return {**facts, **validated(recordings, self.log_likelihood, plan, _VALIDATED)}
 
     def _maximise(self, channels: Tensor, labels: Tensor) -> None:
         """Weights and covariances from the channels of each component; one without channels keeps the ensemble's."""

@@ -8,13 +8,15 @@ from torch import Tensor, nn
 
 from chanest.arrays import Array
 from chanest.bases.estimator import SNRS_DB, GaussianEstimator, validation_draws
+from chanest.bases.site import learn_site, validated
 from chanest.covariances.columns import MainDirections
 from chanest.covariances.families import LagComponents
 from chanest.covariances.modes import ModeCovariance, SeparableCovariance, delay_modes
 from chanest.fit import Fit
 from chanest.problem import ChannelProblem
+from chanest.recordings import Recordings
 from vlista_core.estimate import Measurement
-from vlista_core.gaussian import Covariance
+from vlista_core.gaussian import Covariance, condition
 from vlista_core.tensorfile import Json
 
 _BLOCK = 2000
@@ -24,6 +26,7 @@ _CHUNK_ENTRIES = 2**23
 _SCORED_ENTRIES = 2**16
 _FAVOUR_DB = 0.02
 """What a Toeplitz covariance may be behind and still be taken: it is far smaller and faster."""
+_VALIDATED = 500
 _RANKS = (32, 64, 128, 256, 512)
 _SHRINKAGES = (0.0, 1e-3, 1e-2)
 
@@ -38,6 +41,7 @@ class LMMSE(GaussianEstimator):
     name = "lmmse"
     summary = "LMMSE with the covariance of the whole ensemble"
     needs_fit = True
+    learns_from_pilots = True
     longest = 4096
     per_subcarrier = True
 
@@ -94,6 +98,18 @@ class LMMSE(GaussianEstimator):
         kind = "toeplitz" if rank == 0 else "eigenvectors"
         facts: dict[str, Json] = {"covariance": kind, "rank": rank, "shrinkage": shrinkage}
         return {**facts, "validation_nmse_db": tried[rank, shrinkage], "snr_db": list(SNRS_DB)}
+
+    def fit_from_pilots(self, recordings: Recordings, plan: Fit) -> dict[str, Json]:
+        """A Toeplitz covariance, by the powers of directions that make the recordings most probable."""
+        site = learn_site(recordings, 1, plan)
+        self.toeplitz = LagComponents(recordings.rx, recordings.tx, 1)
+        self.toeplitz.tables = site.family.tables()
+
+        def evidence(measured: Measurement) -> Tensor:
+            return condition(self.prior(measured), measured).log_evidence
+
+        facts: dict[str, Json] = {"covariance": "toeplitz", "rank": 0, **site.facts}
+        return {**facts, **validated(recordings, evidence, plan, _VALIDATED)}
 
     def _set(self, values: Tensor, vectors: Tensor, rank: int, shrinkage: float) -> None:
         """R = (1 - s)·V_r Λ_r V_rᴴ + s·mean(Λ)·I."""

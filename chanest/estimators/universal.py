@@ -16,8 +16,9 @@ from chanest.bases.estimator import ChannelEstimator
 from chanest.covariances.offgrid import PathCovariance
 from chanest.fit import Fit
 from chanest.networks.universal import Answer, UniversalNetwork, WithPaths, scaled
-from chanest.networks.universal_training import fit_universal
+from chanest.networks.universal_training import fit_universal, tune_from_pilots
 from chanest.problem import ChannelProblem
+from chanest.recordings import Recordings
 from vlista_core.estimate import Estimate, Measurement
 from vlista_core.gaussian import condition
 from vlista_core.linops import LinearMap
@@ -36,6 +37,7 @@ class Universal(ChannelEstimator):
     name = "universal"
     summary = "ours: any arrays, pilots and channels with one set of weights; powers of directions adapt to y and Φ"
     needs_fit = True
+    learns_from_pilots = True
     any_scenario = True
     narrowband = True
     scale_free = True
@@ -135,3 +137,7 @@ class Universal(ChannelEstimator):
     def fit(self, problem: ChannelProblem, plan: Fit) -> dict[str, Json]:
         """Train on broad families and on many arrays; `problem` only validates. See `chanest.networks.universal_training`."""
         return fit_universal(self, problem, plan)
+
+    def fit_from_pilots(self, recordings: Recordings, plan: Fit) -> dict[str, Json]:
+        """Tune the weights that there are to a site, from channels of a mixture that explains its recordings."""
+        return tune_from_pilots(self, recordings, plan)

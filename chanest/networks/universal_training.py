@@ -7,6 +7,7 @@ blind to path loss.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 
 from chanest.arrays import Array, Polarization, Sector, upa
+from chanest.bases.site import SiteDraws, learn_site, validated
 from chanest.channels.clusters import ClusterSource
 from chanest.channels.source import ChannelSource, Direction
 from chanest.channels.system_level import BS_SECTOR, UE_SECTOR, Environment, SystemLevelSource
@@ -23,6 +25,7 @@ from chanest.networks.universal import Answer, UniversalNetwork, scaled
 from chanest.networks.weighing import descend
 from chanest.pilots import BeamKind, draw_beams, draw_combiners
 from chanest.problem import ChannelProblem
+from chanest.recordings import Recordings
 from vlista_core.draws import sample_generators
 from vlista_core.estimate import Measurement
 from vlista_core.prox import squared_modulus
@@ -56,6 +59,11 @@ _LARGE_SHARES = (0.1, 0.6)
 _VALIDATED = 200
 _DOUBT_BATCHES, _LARGEST_RATIO = 24, 10.0
 """Of the fit of `doubt`: batches, and the largest ratio of an error to its variance that counts."""
+TUNED_BATCH, _TUNING_RATE = 32, 1e-3
+"""Samples of a step, and its rate at first, where weights are tuned to a site."""
+_SITE, _SITE_CLASSES, _FROM_SITE = 0.3, 64, 20_000
+"""From pilots: share of the budget in which the site is learned, by how many classes, and channels that are drawn from it."""
+_TUNED_DOUBT_BATCHES, _RECORDINGS_VALIDATED = 6, 64
 _BEAMS: tuple[BeamKind, ...] = ("quantised", "phases", "gaussian", "dft")
 
 
@@ -148,6 +156,43 @@ def fit_universal(estimator: "Universal", problem: ChannelProblem, plan: Fit) ->
     trained_on: list[Json] = ["clusters", *_ENVIRONMENTS]
     facts: dict[str, Json] = {"steps": steps, "batch_size": _BATCH, "rate": _RATE, "trained_on": trained_on}
     return {**facts, **estimator.validation(problem, plan, _VALIDATED)}
+
+
+def tune_universal(estimator: "Universal", drawn: Callable[[int], Drawn], plan: Fit) -> dict[str, Json]:
+    """Go on from the weights that there are, on the channels of one site, then set the doubt for it.
+
+    drawn: batch `number`, of at least one and at most a few dozen samples.
+    """
+    clock, numbers = Clock(plan), iter(range(2**30))
+
+    def layers_loss() -> Tensor:
+        return loss(estimator.network, drawn(next(numbers)))
+
+    optimizer = torch.optim.Adam(estimator.network.parameters(), _TUNING_RATE)
+    steps = descend(optimizer, layers_loss, clock, "layers", until=1.0, longest_gradient=1.0)
+    set_doubt(estimator, [drawn(next(numbers)) for _ in range(_TUNED_DOUBT_BATCHES)])
+    estimator.eval()
+    return {"steps": steps, "batch_size": TUNED_BATCH, "rate": _TUNING_RATE}
+
+
+def tune_from_pilots(estimator: "Universal", recordings: Recordings, plan: Fit) -> dict[str, Json]:
+    """Learn what channels the site has from its recordings, then tune the layers to channels like that."""
+    site = learn_site(recordings, _SITE_CLASSES, plan.part(_SITE))
+    pool = SiteDraws(site, _FROM_SITE, plan.seed)
+
+    def drawn(number: int) -> Drawn:
+        _, signal, measured = pool.pairs(TUNED_BATCH, seed=plan.seed, number=number)
+        return Drawn(signal, measured, recordings.rx, recordings.tx)
+
+    rest = replace(plan.telling(_SITE, 1.0), seconds=(1.0 - _SITE) * plan.seconds)
+    facts = {**site.facts, **tune_universal(estimator, drawn, rest)}
+
+    def evidence(measured: Measurement) -> Tensor:
+        found = estimator.infer(measured).log_evidence
+        assert found is not None
+        return found
+
+    return {**facts, **validated(recordings, evidence, plan, _RECORDINGS_VALIDATED)}
 
 
 @torch.no_grad()

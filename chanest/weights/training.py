@@ -5,17 +5,30 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from chanest.bases.estimator import ChannelEstimator
+from chanest.covariances.lags import has_lags
 from chanest.estimators import estimator_class, estimator_names
 from chanest.fit import Fit, Report, silent
 from chanest.problem import ChannelProblem
+from chanest.recordings import Recordings
 from chanest.uncertainty.calibrating import CHANNELS, LEAST_CHANNELS, SEED, affordable, calibrate
-from chanest.weights import calibration_file, find_weights, own_folder, trained_file, uncalibrated, weights_digest
+from chanest.weights import (
+    ANY_SCENARIO,
+    calibration_file,
+    find_weights,
+    own_folder,
+    trained_file,
+    uncalibrated,
+    weights_digest,
+    weights_file,
+)
 from vlista_core import checkpoint
 from vlista_core.files import check_folder, only_writer
 from vlista_core.tensorfile import Json
 
 _CALIBRATION_SECONDS = 20.0
 """That a calibration after training may take."""
+PILOTS = "pilots"
+"""What the header of weights says in `trained_from` where no channel was seen."""
 _FITTED = 0.9
 """Share of the work, as it is reported, that is done when the calibration begins."""
 
@@ -27,13 +40,17 @@ def train_estimator(
     *,
     folder: Path | str | None = None,
     start_from: Path | None = None,
+    recordings: Recordings | None = None,
 ) -> Path:
     """Fit the estimator `name` to `problem` and write its file into `folder` (your own weights); returns the path.
 
     start_from: a file of weights of this estimator to go on from, of this scenario or of one with the same arrays.
+    recordings: learn from these alone, and from no channel of the problem; no calibration is fitted, which needs channels.
     A calibration is fitted and written beside it where that takes seconds; `calibrate_estimator` does it at any price.
     """
     cls = estimator_class(name)
+    if recordings is not None:
+        return _train_from_pilots(name, problem, recordings, plan, folder, start_from)
     if start_from is not None and not cls.goes_on:
         able = ", ".join(each for each in estimator_names() if estimator_class(each).goes_on)
         raise ValueError(f"{name} learns from nothing; weights to start from are for {able}")
@@ -57,6 +74,48 @@ def train_estimator(
             channels = affordable(uncalibrated(name, problem, path), problem, seconds)
         if channels:
             _calibrate(name, problem, path, channels, SEED, target, plan.telling(_FITTED, 1.0).report)
+    return path
+
+
+def check_learns_from_pilots(name: str, problem: ChannelProblem) -> None:
+    """ValueError where an estimator cannot learn from pilots alone, or not on this problem."""
+    if not estimator_class(name).learns_from_pilots:
+        able = ", ".join(each for each in estimator_names() if estimator_class(each).learns_from_pilots)
+        raise ValueError(f"{name} cannot learn from pilots alone; those that can are {able}")
+    if not has_lags(problem):
+        raise ValueError(
+            f"from pilots alone {name} learns channels of one subcarrier and one polarisation; those of "
+            f"{problem.scenario.name} are others"
+        )
+
+
+def _train_from_pilots(
+    name: str,
+    problem: ChannelProblem,
+    recordings: Recordings,
+    plan: Fit,
+    folder: Path | str | None,
+    start_from: Path | None,
+) -> Path:
+    """See `train_estimator`. What serves every scenario goes on from weights that it has, and becomes weights of this one."""
+    check_learns_from_pilots(name, problem)
+    if (recordings.rx, recordings.tx) != problem.arrays:
+        raise ValueError(f"recordings must be between the arrays of {problem.scenario.name}, got those of others")
+    cls = estimator_class(name)
+    if start_from is not None and not cls.any_scenario:
+        raise ValueError(f"{name} learns from nothing where it learns from pilots, so there is nothing to start from")
+    with _only_writer(name, problem, folder) as target:
+        cls.check(problem)
+        facts: dict[str, Json] = {"seed": plan.seed, "budget": plan.budget, "trained_from": PILOTS}
+        if cls.any_scenario:
+            start = start_from or find_weights(name, ANY_SCENARIO)
+            estimator = uncalibrated(name, problem, start)
+            facts["started_from"] = weights_digest(estimator, start)
+        else:
+            estimator = cls.build(problem)
+        facts |= estimator.fit_from_pilots(recordings, plan)
+        path = target / weights_file(name, problem.scenario.name)
+        save_estimator(estimator, problem, path, facts=facts)
     return path
 
 

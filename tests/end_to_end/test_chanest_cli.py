@@ -17,6 +17,7 @@ from chanest.cli import app, parse_budget
 from chanest.studies import STUDIES
 from chanest.studies.accuracy import AccuracyStudy
 from chanest.studies.commands import parse_snr, parse_sweep
+from chanest.weights import provenance
 from vlista_core.study import Cell, Context, Record, Row, read_study
 
 COMMAND = [sys.executable, "-m", "chanest"]
@@ -207,6 +208,16 @@ def test_train_list_evaluate_and_report(tiny: str, tmp_path: Path) -> None:
     assert page.is_file()
 
 
+def test_training_from_pilots_writes_weights_that_say_so_and_are_found(tiny: str, tmp_path: Path) -> None:
+    trained = _run("train", tiny, "-e", "lmmse,universal", "--steps", "2", "--from-pilots")
+    assert trained.exit_code == 0
+    files = sorted(path.name for path in (tmp_path / "weights").iterdir() if not path.name.startswith("."))
+    assert files == ["tiny.lmmse.safetensors", "tiny.universal.safetensors"]
+    assert all(provenance(tmp_path / "weights" / file)["trained_from"] == "pilots" for file in files)
+    assert _run("evaluate", tiny, "-e", "lmmse,universal", "--channels", "4", "--no-bounds", "--snr", "10",
+                "-o", str(tmp_path / "run")).exit_code == 0  # fmt: skip
+
+
 def _evaluation(tiny: str, folder: Path) -> list[str]:
     return ["evaluate", tiny, "-e", "ls,omp", "--snr", "0,10", "--channels", "10", "-o", str(folder), "--no-bounds"]
 
@@ -296,6 +307,10 @@ def test_a_second_writer_gets_one_sentence(tiny: str, tmp_path: Path) -> None:
         (["train", "TINY", "-e", "lmmse", "--steps", "0"], "a budget must be positive"),
         (["train", "TINY", "-e", "lmmse", "--budget", "soon"], "budget must be a time such as 90s"),
         (["train", "TINY", "-e", "lmmse", "-o", "TINY"], "the output folder cannot be made"),
+        (
+            ["train", "TINY", "-e", "omp", "--from-pilots"],
+            "omp cannot learn from pilots alone; those that can are lmmse, gmm, gated-lmmse, universal",
+        ),
         (["report", "nowhere"], "holds no finished cells of a study"),
         (["estimators", "nowhere"], "no such scenario"),
     ],
