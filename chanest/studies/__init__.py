@@ -6,6 +6,7 @@ STUDIES = {
     "coverage": "chanest.studies.coverage:CoverageStudy",
     "link": "chanest.studies.link:LinkStudy",
     "novelty": "chanest.studies.novelty:NoveltyStudy",
+    "published": "chanest.studies.published:PublishedStudy",
     "tracking": "chanest.studies.tracking:TrackingStudy",
 }
 """Name -> "module:class", in the order of a page."""

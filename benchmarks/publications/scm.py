@@ -1,0 +1,68 @@
+"""Our estimators and the bound on the spatial channel model, for the publications that report on it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+from torch import Tensor
+
+import chanest
+from chanest.bases.estimator import ChannelEstimator
+from chanest.bounds import get_bound
+from chanest.problem import ChannelBatch, ChannelProblem
+from chanest.weights import find_weights, provenance
+from publications.measuring import Method, measured
+from vlista_core.tensorfile import Json
+
+SEED = 1
+_BATCH = 100
+_NAMES = ("product-lmmse", "lmmse", "gmm", "atom-lmmse", "gated-lmmse", "universal")
+_SCENARIOS = Path(__file__).parents[1] / "arrays"
+
+
+@cache
+def problem_of(scenario: str) -> ChannelProblem:
+    """The problem of a shipped scenario, or of one in benchmarks/arrays."""
+    path = _SCENARIOS / f"{scenario}.toml"
+    return ChannelProblem(chanest.load_scenario(path if path.is_file() else scenario))
+
+
+def drawn(problem: ChannelProblem, samples: int, snr_db: float) -> list[ChannelBatch]:
+    """Test draws in batches."""
+    return [
+        problem.sample(min(_BATCH, samples - start), seed=SEED, start=start, snr_db=snr_db)
+        for start in range(0, samples, _BATCH)
+    ]
+
+
+def ours(problem: ChannelProblem, batches: Sequence[ChannelBatch]) -> tuple[list[Method], list[str]]:
+    """Our estimators that have weights for the scenario, and the names of those that have none."""
+    methods, absent = [], []
+    for name in _NAMES:
+        path = find_weights(name, problem.scenario.name)
+        if path is None:
+            absent.append(name)
+            continue
+        estimator = chanest.get_estimator(name, problem)
+        origin = provenance(path)
+
+        def estimate(number: int, estimator: ChannelEstimator = estimator) -> Tensor:
+            batch = batches[number]
+            return estimator.estimate(batch.y, batch.phi, batch.noise_var).signal
+
+        methods.append(Method(name, estimate, facts={"budget": spent(origin)}))
+    return methods, absent
+
+
+def spent(origin: dict[str, Json]) -> dict[str, Json]:
+    """Steps and seconds of a training, from what the file of weights says."""
+    return {key: origin[key] for key in ("steps", "seconds", "channels") if key in origin}
+
+
+def bounds(problem: ChannelProblem, batches: Sequence[ChannelBatch]) -> list[Json]:
+    """The LMMSE estimate of a genie that knows the covariance of each sample."""
+    genie = get_bound("genie-covariance", problem)
+    known = Method("genie-covariance", lambda i: genie.bound(batches[i]).signal)
+    return measured([known], [batch.signal for batch in batches])
