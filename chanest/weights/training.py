@@ -7,7 +7,7 @@ from pathlib import Path
 from chanest.bases.estimator import ChannelEstimator
 from chanest.estimators import estimator_class, estimator_names
 from chanest.fit import Fit, Report, silent
-from chanest.problem import ChannelProblem
+from chanest.problem import AnyProblem, ChannelProblem, as_problem
 from chanest.uncertainty.calibrating import CHANNELS, LEAST_CHANNELS, SEED, affordable, calibrate
 from chanest.weights import calibration_file, find_weights, own_folder, trained_file, uncalibrated, weights_digest
 from vlista_core import checkpoint
@@ -22,7 +22,7 @@ _FITTED = 0.9
 
 def train_estimator(
     name: str,
-    problem: ChannelProblem,
+    problem: AnyProblem,
     plan: Fit,
     *,
     folder: Path | str | None = None,
@@ -33,7 +33,7 @@ def train_estimator(
     start_from: a file of weights of this estimator to go on from, of this scenario or of one with the same arrays.
     A calibration is fitted and written beside it where that takes seconds; `calibrate_estimator` does it at any price.
     """
-    cls = estimator_class(name)
+    cls, problem = estimator_class(name), as_problem(problem)
     if start_from is not None and not cls.goes_on:
         able = ", ".join(each for each in estimator_names() if estimator_class(each).goes_on)
         raise ValueError(f"{name} learns from nothing; weights to start from are for {able}")
@@ -62,7 +62,7 @@ def train_estimator(
 
 def calibrate_estimator(
     name: str,
-    problem: ChannelProblem,
+    problem: AnyProblem,
     *,
     weights: Path | None = None,
     channels: int = CHANNELS,
@@ -74,6 +74,7 @@ def calibrate_estimator(
 
     weights: as for `get_estimator`; channels: at each of nine SNRs.
     """
+    problem = as_problem(problem)
     with _only_writer(name, problem, folder) as target:
         used = weights or find_weights(name, problem.scenario.name)
         return _calibrate(name, problem, used, channels, seed, target, report)
