@@ -2,9 +2,9 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from numbers import Real
 from typing import TYPE_CHECKING, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -163,7 +163,8 @@ def _checked_noise(noise_var: Tensor | float, y: Tensor) -> Tensor:
             raise ValueError(f"noise_var must be non-negative, got a minimum of {float(noise_var.min()):g}")
         return noise_var
     given: object = noise_var
-    if not (isinstance(given, Real) and type(given) is not bool and 0.0 <= float(given) < float("inf")):
+    number = isinstance(given, int | float | np.floating) and not isinstance(given, bool)
+    if not (number and 0.0 <= noise_var < float("inf")):
         raise ValueError(
             f"noise_var must be a finite, non-negative number or a tensor [] or [{batch}], got {noise_var!r}"
         )

@@ -113,7 +113,8 @@ def test_the_noise_may_be_any_kind_of_number() -> None:
     problem = chanest.ChannelProblem("cdl_c_upa64x4")
     batch, estimator = problem.sample(2, seed=0, snr_db=10.0), chanest.get_estimator("lmmse", problem)
     wanted = estimator.estimate(batch.y, batch.phi, 0.1).signal
-    for noise in (torch.tensor(0.1), torch.tensor(0.1, dtype=torch.float64), np.float32(0.1), batch.noise_var):
+    numbers: list[Any] = [torch.tensor(0.1), torch.tensor(0.1, dtype=torch.float64), np.float32(0.1), batch.noise_var]
+    for noise in numbers:
         assert torch.allclose(estimator.estimate(batch.y, batch.phi, noise).signal, wanted, atol=1e-6)
     with pytest.raises(ValueError, match="noise_var must be non-negative"):
         estimator.estimate(batch.y, batch.phi, torch.tensor(-1.0))
