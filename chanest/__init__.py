@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     __version__: str
 
-_MODULES = {
+_NAMES = {
     "arrays": ("Array", "ula", "upa"),
     "dictionaries": ("KroneckerMap", "LearnedKronecker", "angular_dictionary"),
     "estimators": ("estimator_names",),
@@ -29,7 +29,10 @@ _MODULES = {
     "scenario": ("Scenario", "load_scenario", "scenario_names"),
     "weights": ("get_estimator",),
 }
+_PUBLIC_MODULES = ("bounds", "link", "novelty", "pilots", "sionna", "studies", "tracking", "weights")
+"""Modules with public names of their own."""
 __all__ = [
+    *_PUBLIC_MODULES,
     "DMRS", "Array", "BeamformingMap", "Block", "ChannelBatch", "ChannelProblem", "Comb", "GridMap", "Kronecker",
     "KroneckerMap", "LearnedKronecker", "Pilots", "Scenario", "__version__", "angular_dictionary", "estimator_names",
     "get_estimator", "load_scenario", "own_channels", "recorded_pilots", "scenario_names", "ula", "upa",
@@ -37,12 +40,14 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """A public name, from its module."""
+    """A public name, from its module, or a public module."""
     if name == "__version__":
-        from importlib.metadata import version
+        import vlista_core
 
-        return version("vlista")
-    for module, names in _MODULES.items():
+        return vlista_core.__version__
+    if name in _PUBLIC_MODULES:
+        return import_module(f"{__name__}.{name}")
+    for module, names in _NAMES.items():
         if name in names:
             return getattr(import_module(f"chanest.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,6 +4,7 @@ import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ from chanest.channels.store import ChannelFile, cached_channels
 from chanest.dictionaries import KroneckerMap, angular_dictionary
 from chanest.frontend import BeamformingMap, FrontEnd, GridMap
 from chanest.pilots import draw_beams, draw_combiners
-from chanest.scenario import Scenario
+from chanest.scenario import Scenario, as_scenario
 from vlista_core.draws import Split, in_blocks, sample_generators
 from vlista_core.problems import Batch, Problem
 
@@ -46,13 +47,14 @@ class ChannelProblem(Problem):
     """
 
     def __init__(
-        self, scenario: Scenario, *, backend: Backend = "factored", stored: tuple[ChannelFile, ...] = ()
+        self, scenario: Scenario | str | Path, *, backend: Backend = "factored", stored: tuple[ChannelFile, ...] = ()
     ) -> None:
-        self.scenario = scenario
-        self.source: ChannelSource = scenario.source(backend)
+        """scenario: one that was loaded, the name of a shipped one or the path of a .toml file."""
+        self.scenario = as_scenario(scenario)
+        self.source: ChannelSource = self.scenario.source(backend)
         self.stored = stored
         for file in stored:
-            file.check_holds(scenario.channel_hash(), scenario.name)
+            file.check_holds(self.scenario.channel_hash(), self.scenario.name)
 
     def cached(self, *splits: Split) -> "ChannelProblem":
         """The same problem with the data sets of these splits in the cache directory, generated if need be."""
@@ -235,3 +237,12 @@ class ChannelProblem(Problem):
             beams = beams.unflatten(2, (front.positions, -1)).repeat_interleave(symbols, dim=2)
         combiner = None if combiner is None else combiner.repeat_interleave(symbols, dim=1)
         return GridMap.of(layout, beams, combiner, antennas=antennas, whiten=front.whiten, snapshots=front.snapshots)
+
+
+AnyProblem = ChannelProblem | Scenario | str | Path
+"""A problem, or the scenario of one: as an object, by a shipped name, by the path of a file."""
+
+
+def as_problem(given: AnyProblem) -> ChannelProblem:
+    """A problem as it is, or that of a scenario; a ValueError for anything else."""
+    return given if isinstance(given, ChannelProblem) else ChannelProblem(given)

@@ -2,6 +2,8 @@
 
 import json
 import tomllib
+from difflib import get_close_matches
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Self, get_args
 
@@ -32,7 +34,7 @@ from vlista_core.validation import printable
 
 __all__ = [
     "ArraySection", "CdlSection", "ClusterSection", "DataSection", "FileSection", "FrontendSection", "PathSection",
-    "RtSection", "Scenario", "ScmSection", "SystemLevelSection", "load_scenario", "scenario_names",
+    "RtSection", "Scenario", "ScmSection", "SystemLevelSection", "as_scenario", "load_scenario", "scenario_names",
 ]  # fmt: skip
 
 AnyChannel = (
@@ -150,6 +152,11 @@ class Scenario(Section):
         if snapshots not in (1, source.snapshots):
             raise ValueError(f"frontend.snapshots must be 1 or channel.snapshots = {source.snapshots}, got {snapshots}")
 
+    @cached_property
+    def given_as(self) -> str | None:
+        """What stands for it on a command line: the path it was read from or its shipped name; None where there is neither."""
+        return self.name if self.name in scenario_names() else None
+
     def source(self, backend: Backend = "factored") -> ChannelSource:
         """The distribution of channels."""
         return self.channel.source(self.bs, self.ue, backend)
@@ -185,23 +192,41 @@ def scenario_names() -> list[str]:
     return sorted(path.stem for path in scenario_folder().glob("*.toml"))
 
 
+def as_scenario(given: object) -> Scenario:
+    """A scenario as it is, or the one of a shipped name or of a file; a ValueError for anything else."""
+    match given:
+        case Scenario():
+            return given
+        case str() | Path():
+            return load_scenario(given)
+        case _:
+            allowed = "a Scenario, the name of a shipped one or the path of a .toml file"
+            raise ValueError(f"scenario must be {allowed}, got {type(given).__name__}")
+
+
 def load_scenario(name: str | Path) -> Scenario:
     """A shipped scenario by name, or one from a TOML file by path; ValueError with file, key and value if it is bad."""
+    given: object = name
+    if not isinstance(given, str | Path):
+        return as_scenario(given)
     path = Path(name)
     if path.suffix != ".toml" and path.name == str(name):
         path = scenario_folder() / f"{name}.toml"
         if not path.is_file():
-            known = ", ".join(scenario_names())
-            raise ValueError(f"{name}: no such scenario; give one of {known} or the path of a .toml file")
+            near, known = get_close_matches(str(name), scenario_names(), n=3), ", ".join(scenario_names())
+            meant = f"did you mean {' or '.join(near)}? Known are" if near else "give one of"
+            raise ValueError(f"{printable(name)}: no such scenario; {meant} {known}, or the path of a .toml file")
     if not path.is_file():
         raise ValueError(f"{path}: no such scenario file")
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
-        return Scenario.model_validate({"name": path.stem, **_from_here(content, path.parent)})
+        found = Scenario.model_validate({"name": path.stem, **_from_here(content, path.parent)})
     except ValidationError as error:
         raise ValueError(f"{path}: {_one_line(error)}") from None
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: not a TOML file: {printable(error)}") from None
+    vars(found)["given_as"] = str(name)  # fields are what tells scenarios apart
+    return found
 
 
 def _from_here(content: dict[str, Any], folder: Path) -> dict[str, Any]:

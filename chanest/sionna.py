@@ -14,7 +14,8 @@ from chanest.channels.sionna_backend import global_state_kept
 from chanest.frontend import BeamformingMap, GridMap
 from chanest.pilots import Pilots
 from chanest.uncertainty.estimate import ChannelEstimate, independent
-from vlista_core.estimate import Estimate, Estimator
+from vlista_core.estimate import Estimate, Estimator, Measurement, as_estimator, called, estimated
+from vlista_core.linops import LinearMap
 from vlista_core.problems import check_count
 
 with global_state_kept():
@@ -61,7 +62,9 @@ class EstimatorBlock(BasePilotChannelEstimator):  # type: ignore[misc]
         check_count("pilots", pilots, least=0)
         self.err_var, self.scale, self.pilots = err_var, scale, pilots
         self._grid = resource_grid
-        self._estimator = [estimator]  # in a list, so that it is no submodule whose weights would be the block's
+        self._estimator = [
+            as_estimator(estimator)
+        ]  # in a list, so that it is no submodule whose weights would be the block's
         self._sent: Tensor = (resource_grid.pilot_pattern.pilots.abs() > 0).to(self.device)
         self._whole_grid = bool(getattr(estimator, "slots", False)) and not pilots
         if not self._whole_grid:
@@ -93,7 +96,7 @@ class EstimatorBlock(BasePilotChannelEstimator):  # type: ignore[misc]
         phi, probes = self._maps(y, beams, combiners)
         measured = y[:, 0, :, : self.pilots, self._grid.effective_subcarrier_ind[0]].mT.flatten(1)
         noise = self._noise(no, y.shape[:3])[:, 0].to(measured.real.dtype)
-        found = self._estimator[0].estimate(measured, phi, noise)
+        found = self._estimated(measured, phi, noise)
         variance = variance_through(found, probes)
         shape = (len(y), self._grid.num_streams_per_tx, -1)
         g_hat = probes.apply(found.signal).reshape(shape)
@@ -105,7 +108,7 @@ class EstimatorBlock(BasePilotChannelEstimator):  # type: ignore[misc]
         phi = GridMap.of(pilots_of(grid.pilot_pattern), antennas=antennas, snapshots=grid.num_ofdm_symbols).to(y.device)
         arrived = y[..., torch.as_tensor(grid.effective_subcarrier_ind, device=y.device)].flatten(0, 1)
         noise = self._noise(no, y.shape[:3]).flatten().to(y.real.dtype)
-        found = self._estimator[0].estimate(phi.collect(arrived.permute(0, 2, 3, 1)), phi, noise)
+        found = self._estimated(phi.collect(arrived.permute(0, 2, 3, 1)), phi, noise)
 
         def as_sionna(values: Tensor) -> Tensor:
             shape = (batch, receivers, grid.num_ofdm_symbols, phi.subcarriers, grid.num_tx, -1, antennas)
@@ -124,7 +127,7 @@ class EstimatorBlock(BasePilotChannelEstimator):  # type: ignore[misc]
         beams = sent.expand(batch, receivers, -1, -1, -1, -1).reshape(-1, streams, streams)
         noise = self._noise(no, y_pilots.shape[:3]).to(measured.real.dtype)
         noise = noise[:, :, None, None].expand(-1, -1, transmitters, groups).flatten()
-        found = self._estimator[0].estimate(measured, BeamformingMap.of(beams, antennas=antennas), noise)
+        found = self._estimated(measured, BeamformingMap.of(beams, antennas=antennas), noise)
 
         def as_sionna(values: Tensor) -> Tensor:
             shaped = values.reshape(batch, receivers, transmitters, groups, streams, antennas).permute(0, 1, 5, 2, 4, 3)
@@ -132,12 +135,16 @@ class EstimatorBlock(BasePilotChannelEstimator):  # type: ignore[misc]
 
         return as_sionna(found.signal), as_sionna(self._told(found.signal, found.variance))
 
+    def _estimated(self, y: Tensor, phi: LinearMap, noise_var: Tensor) -> Estimate:
+        """ĥ and its variance, of the shape they must have."""
+        return estimated(called(self._estimator[0]), self._estimator[0], Measurement(y, phi, noise_var))
+
     def _told(self, estimates: Tensor, variance: Tensor | None) -> Tensor:
         """The error variance that the receiver is told, of the estimates' shape."""
         if self.err_var is not None:
             return torch.full_like(estimates.real, self.err_var)
         if variance is None:
-            name = getattr(self._estimator[0], "name", type(self._estimator[0]).__name__)
+            name = called(self._estimator[0])
             raise ValueError(f"{name} knows no variance of its errors: give EstimatorBlock a number for err_var")
         return self.scale * variance
 

@@ -12,6 +12,7 @@ from chanest.bases.estimator import ChannelEstimator
 from chanest.bases.family import FamilyEstimator
 from chanest.problem import ChannelBatch
 from chanest.uncertainty.estimate import ChannelEstimate
+from vlista_core.estimate import as_estimator, called
 from vlista_core.linops import LinearMap
 from vlista_core.problems import check_count
 
@@ -30,7 +31,8 @@ class Tracker:
     def __init__(self, estimator: ChannelEstimator, *, memory: float = 1.0) -> None:
         """memory: what a snapshot still counts after one more, 1 for angles that stay; 0 forgets everything."""
         if not isinstance(estimator, FamilyEstimator):
-            raise ValueError(f"gmm and gated-lmmse can be tracked, {estimator.name} has no family of covariances")
+            name = called(as_estimator(estimator))
+            raise ValueError(f"gmm and gated-lmmse can be tracked, {name} has no family of covariances")
         if not 0.0 <= memory <= 1.0:
             raise ValueError(f"memory must lie between 0 and 1, got {memory!r}")
         self.estimator, self.memory = estimator, memory

@@ -2,11 +2,16 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from vlista_core.linops import LinearMap, as_map
+
+if TYPE_CHECKING:
+    from vlista_core.problems import Batch
 
 
 @dataclass(frozen=True)
@@ -47,7 +52,40 @@ class Estimator(ABC):
 
     @abstractmethod
     def estimate(self, y: Tensor, phi: LinearMap | Tensor, noise_var: Tensor | float) -> Estimate:
-        """y: [batch, m]; phi: LinearMap, [m, n] or [batch, m, n]; noise_var: E|n|² per entry, a float or [batch]."""
+        """y: [batch, m]; phi: LinearMap, [m, n] or [batch, m, n]; noise_var: E|n|² per entry, a number, [] or [batch]."""
+
+
+def as_estimator(given: object) -> Estimator:
+    """Anything with an `estimate` as it is, or a ValueError that says what an estimator is."""
+    if callable(getattr(given, "estimate", None)) and not isinstance(given, type):
+        return cast(Estimator, given)
+    came = f"the class {given.__name__}" if isinstance(given, type) else repr(given)
+    raise ValueError(f"estimator must be an object with estimate(y, phi, noise_var), got {came:.60}")
+
+
+def called(estimator: Estimator) -> str:
+    """What messages call an estimator: its name, else that of its class."""
+    return str(getattr(estimator, "name", type(estimator).__name__))
+
+
+def estimated(name: str, estimator: Estimator, measured: "Measurement | Batch") -> Estimate:
+    """What an estimator of somebody else's gives, or a ValueError that names it where that is no estimate of this signal.
+
+    Without the check a signal of [batch, 1] would be compared with the truth entry by entry, and nobody would know.
+    """
+    found: object = estimator.estimate(measured.y, measured.phi, measured.noise_var)
+    if not isinstance(found, Estimate):
+        raise ValueError(
+            f"{name}: estimate must return an Estimate, such as Estimate(signal), got {type(found).__name__}"
+        )
+    wanted, signal = [len(measured.y), measured.phi.shape[1]], found.signal
+    if [*signal.shape] != wanted:
+        raise ValueError(f"{name}: estimate must return a signal of shape {wanted}, [batch, n], got {[*signal.shape]}")
+    if found.variance is not None and [*found.variance.shape] != wanted:
+        raise ValueError(
+            f"{name}: its variance must have the shape of its signal, {wanted}, got {[*found.variance.shape]}"
+        )
+    return found
 
 
 @dataclass(frozen=True)
@@ -110,18 +148,24 @@ def _check_finite(name: str, value: Tensor) -> None:
 
 
 def _checked_noise(noise_var: Tensor | float, y: Tensor) -> Tensor:
+    """σ² of every sample: [batch]. A tensor without dimensions is a number: its dtype and device do not matter."""
     batch, real = y.shape[0], y.real.dtype
+    if isinstance(noise_var, Tensor) and noise_var.ndim == 0 and not noise_var.is_complex():
+        noise_var = noise_var.to(y.device, real).expand(batch)
     if isinstance(noise_var, Tensor):
         if noise_var.shape != (batch,) or noise_var.dtype != real or noise_var.device != y.device:
             raise ValueError(
-                f"noise_var must be a float or a tensor [{batch}] of {real} on {y.device} to match y, got "
+                f"noise_var must be a number, a tensor [] or a tensor [{batch}] of {real} on {y.device} to match y, got "
                 f"{[*noise_var.shape]} of {noise_var.dtype} on {noise_var.device}"
             )
         _check_finite("noise_var", noise_var)
         if not noise_var.is_meta and bool((noise_var < 0).any()):
             raise ValueError(f"noise_var must be non-negative, got a minimum of {float(noise_var.min()):g}")
         return noise_var
-    number = isinstance(noise_var, (int, float)) and not isinstance(noise_var, bool)
+    given: object = noise_var
+    number = isinstance(given, int | float | np.floating) and not isinstance(given, bool)
     if not (number and 0.0 <= noise_var < float("inf")):
-        raise ValueError(f"noise_var must be a finite, non-negative float or a tensor [{batch}], got {noise_var!r}")
+        raise ValueError(
+            f"noise_var must be a finite, non-negative number or a tensor [] or [{batch}], got {noise_var!r}"
+        )
     return torch.full((batch,), float(noise_var), dtype=real, device=y.device)

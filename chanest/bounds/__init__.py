@@ -6,7 +6,7 @@ from chanest.bounds.covariance import GenieCovariance
 from chanest.bounds.cramer_rao import CramerRao
 from chanest.bounds.genie import GenieAngles, GenieEnsemble, GenieRays
 from chanest.bounds.support import OracleSupport
-from chanest.problem import ChannelProblem
+from chanest.problem import AnyProblem, as_problem
 
 BOUNDS: dict[str, type[Bound]] = {
     bound.name: bound
@@ -15,11 +15,14 @@ BOUNDS: dict[str, type[Bound]] = {
 """Name -> class, in the order of tables."""
 
 
-def get_bound(name: str, problem: ChannelProblem) -> Bound:
-    """The bound `name` for `problem`; a ValueError lists the known ones, or says to what the bound applies."""
+def get_bound(name: str, problem: AnyProblem) -> Bound:
+    """The bound `name` for `problem`, or for a scenario; a ValueError lists the known ones, or says to what it applies.
+
+    problem: what samples are drawn from, or its scenario, as an object, by name or by path.
+    """
     if name not in BOUNDS:
         raise ValueError(f"unknown bound {name!r}; known are {', '.join(BOUNDS)}")
-    return BOUNDS[name](problem)
+    return BOUNDS[name](as_problem(problem))
 
 
 __all__ = ["BOUNDS", "Bound", "get_bound"]

@@ -100,7 +100,8 @@ class DelayProfiles(nn.Module):
             return main
         along = torch.stack([self.shape, torch.ones(len(self.shape), dtype=torch.float64)], 1)
         deviation = (along @ doubt * along).sum(2).clamp_min(0.0).sqrt()
-        return torch.cat([main, main * self.phases * deviation[:, :, None, None]], 2)
+        both: Tensor = torch.cat([main, main * self.phases * deviation[:, :, None, None]], 2)
+        return both
 
     def windows(self) -> Tensor:
         """Those among which a sample may have one: [windows], float64."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from chanest.channels.cdl import CdlModel
-from chanest.problem import ChannelBatch, ChannelProblem
+from chanest.problem import AnyProblem, ChannelBatch, ChannelProblem, as_problem
 from chanest.scenario import CdlSection, Scenario
 from vlista_core.draws import Split
 from vlista_core.problems import check_count
@@ -87,7 +87,7 @@ def get_change(name: str, scenario: Scenario) -> Change:
 
 
 def changed_frames(
-    problem: ChannelProblem,
+    problem: AnyProblem,
     name: str,
     count: int,
     *,
@@ -101,6 +101,7 @@ def changed_frames(
 
     hold: consecutive frames with the same antenna broken, for changes that break one.
     """
+    problem = as_problem(problem)
     change = get_change(name, problem.scenario)
     check_count("hold", hold)
     first = _APART * (1 + list(CHANGES).index(name)) + start

@@ -21,7 +21,7 @@ from chanest.bases.estimator import ChannelEstimator
 from chanest.bases.guard import Guarded
 from chanest.fit import Report, silent
 from chanest.novelty.scores import Score, Shape, get_score
-from chanest.problem import ChannelProblem
+from chanest.problem import AnyProblem, ChannelProblem, as_problem
 from chanest.weights import get_estimator
 from vlista_core.estimate import Measurement
 from vlista_core.linalg import cholesky
@@ -90,10 +90,10 @@ class NoveltyDetector:
     @classmethod
     def fit(
         cls,
-        problem: ChannelProblem,
+        problem: AnyProblem,
         score: str = "antennas",
         *,
-        estimator: ChannelEstimator | None = None,
+        estimator: ChannelEstimator | str | None = None,
         snr_db: Sequence[float] = (10.0,),
         frames: int = 4000,
         level: float = 0.05,
@@ -102,12 +102,16 @@ class NoveltyDetector:
     ) -> Self:
         """Learn what is usual from validation draws of `problem`, the home scenario.
 
-        estimator: trained there; None takes the score's own with the weights there are. snr_db: where the reference is taken,
-        5 dB apart or closer if the SNR varies; frames: at each, half of them for the moments; level: of false alarms.
+        estimator: trained there, or its name; None takes the score's own with the weights there are. snr_db: where the
+        reference is taken, 5 dB apart or closer if the SNR varies; frames: at each, half of them for the moments; level: of
+        false alarms.
         """
         if not snr_db or not all(math.isfinite(snr) for snr in snr_db):
             raise ValueError(f"snr_db must be one or more finite numbers, got {list(snr_db)}")
-        estimator = estimator or get_estimator(get_score(score).estimator, problem, guarded=False, substitute=False)
+        problem, chosen = as_problem(problem), estimator or get_score(score).estimator
+        if isinstance(chosen, str):
+            chosen = get_estimator(chosen, problem, guarded=False, substitute=False)
+        estimator = chosen
         if isinstance(estimator, Guarded):
             estimator = estimator.alone()  # a guard explains what is new
         made = cls.check(problem, score, estimator, frames=frames, level=level)

@@ -19,10 +19,10 @@ from chanest.bases.estimator import ChannelEstimator
 from chanest.bounds import BOUNDS, Bound
 from chanest.estimators import estimator_names
 from chanest.problem import ChannelBatch
-from chanest.scenario import Scenario
+from chanest.scenario import Scenario, as_scenario
 from chanest.studies.common import ChannelStudy, draws, level_of, load, planned_weights, problem_of
 from chanest.studies.ranking import Ranking
-from vlista_core.estimate import Estimator
+from vlista_core.estimate import Estimator, as_estimator, estimated
 from vlista_core.problems import check_count
 from vlista_core.study import Cell, Context, Figure, Row, Table
 from vlista_core.study.measuring import finite, milliseconds_of, ratio_interval
@@ -57,6 +57,8 @@ class AccuracyStudy(ChannelStudy):
 
     def including(self, own: Mapping[str, Estimator]) -> Self:
         """The study with estimators of your own, by name. They run in this process and always afresh."""
+        for estimator in own.values():
+            as_estimator(estimator)
         study = self.model_copy(update={"estimators": (*own, *self.estimators)})
         study._own = {**self._own, **own}
         return study
@@ -159,7 +161,7 @@ class AccuracyStudy(ChannelStudy):
         def errors(batch: ChannelBatch) -> Tensor:
             nonlocal seconds
             start = time.perf_counter()
-            signal = estimator.estimate(batch.y, batch.phi, batch.noise_var).signal
+            signal = estimated(name, estimator, batch).signal
             found = (signal - batch.signal).abs().double().square().sum(1)
             seconds += time.perf_counter() - start
             return found
@@ -212,9 +214,10 @@ class AccuracyStudy(ChannelStudy):
         return f"{self.scenario.description}. {Ranking(self, frame).explanation()}"
 
 
-def usable_bounds(scenario: Scenario) -> tuple[str, ...]:
+def usable_bounds(scenario: Scenario | str | Path) -> tuple[str, ...]:
     """The bounds that are defined for a scenario."""
-    return tuple(name for name, bound in BOUNDS.items() if bound.applies(problem_of(scenario)))
+    problem = problem_of(as_scenario(scenario))
+    return tuple(name for name, bound in BOUNDS.items() if bound.applies(problem))
 
 
 def nmse_figures(error: NDArray[np.float64], power: NDArray[np.float64], *, group: int = 1, seed: int = 0) -> Row:

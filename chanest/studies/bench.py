@@ -14,7 +14,7 @@ from chanest.estimators import estimator_class
 from chanest.problem import ChannelProblem
 from chanest.scenario import Scenario
 from chanest.studies.accuracy import AccuracyStudy, Sweep
-from chanest.studies.common import DrawsStudy, level_of, planned_weights, problem_of
+from chanest.studies.common import DrawsStudy, NamedScenario, level_of, planned_weights, problem_of
 from chanest.studies.standing import Standing
 from chanest.weights import find_weights
 from vlista_core.problems import check_count
@@ -36,14 +36,14 @@ class BenchStudy(DrawsStudy):
     summary: ClassVar[str] = "NMSE of estimators on channels of every source, beside the best bound of each."
     growing: ClassVar[frozenset[str]] = frozenset({"scenarios", "estimators", "snr_db"})
 
-    scenarios: tuple[Scenario, ...]
+    scenarios: tuple[NamedScenario, ...]
     estimators: tuple[str, ...]
     channels: int = 1000
     """Of every scenario, or as many as its source has where those are fewer."""
     sweep: Sweep = "snr"
     values: tuple[int, ...] = ()
     """Of the sweep where it is not over the SNR."""
-    trained_on: Scenario | None = None
+    trained_on: NamedScenario | None = None
     """Lends its weights to scenarios that have the same arrays and no weights of their own."""
 
     def title(self) -> str:

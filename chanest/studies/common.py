@@ -5,13 +5,14 @@ import math
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import ClassVar, cast
+from typing import Annotated, ClassVar, cast
 
 import pandas as pd
+from pydantic import BeforeValidator
 
 from chanest.bases.estimator import ChannelEstimator
 from chanest.problem import ChannelBatch, ChannelProblem
-from chanest.scenario import Scenario
+from chanest.scenario import Scenario, load_scenario
 from chanest.weights import check_usable, find_weights, get_estimator, lender, provenance
 from vlista_core.files import file_digest
 from vlista_core.problems import check_count
@@ -22,6 +23,12 @@ BATCH = 256
 _CACHED_BYTES = 2**29
 _IDENTITY = ("estimator", "scenario", "channel_hash", "frontend", "signal_length", "budget")
 """What the header of a weights file says besides how it was trained."""
+
+
+NamedScenario = Annotated[
+    Scenario, BeforeValidator(lambda given: load_scenario(given) if isinstance(given, str | Path) else given)
+]
+"""A field for which the name of a shipped scenario or the path of a file will do."""
 
 
 class DrawsStudy(Study):
@@ -53,7 +60,7 @@ class ChannelStudy(DrawsStudy):
     heading: ClassVar[str]
     """Of the page, after the name of the scenario."""
 
-    scenario: Scenario
+    scenario: NamedScenario
 
     @property
     def problem(self) -> ChannelProblem:

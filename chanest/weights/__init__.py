@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 from chanest.bases.estimator import ChannelEstimator
 from chanest.bases.guard import Guarded
 from chanest.estimators import estimator_class, estimator_names
-from chanest.problem import ChannelProblem
+from chanest.problem import AnyProblem, ChannelProblem, as_problem
 from chanest.uncertainty.calibration import Calibration
 from chanest.uncertainty.noise import NoiseModel
 from vlista_core import checkpoint
@@ -60,7 +60,7 @@ def find_weights(name: str, scenario: str) -> Path | None:
 
 def get_estimator(
     name: str,
-    problem: ChannelProblem,
+    problem: AnyProblem,
     *,
     weights: Path | str | None = None,
     trained_on: str | None = None,
@@ -69,12 +69,15 @@ def get_estimator(
 ) -> ChannelEstimator:
     """The estimator `name` for `problem`, with weights of your own training, else shipped ones, where there are some.
 
+    problem: what samples are drawn from, or its scenario, as an object, by name or by path.
     weights: a file of your choice; trained_on: take the weights of another scenario, such as a mixture of channel models,
     whose arrays must be the same. A calibration of these weights and this front end comes with it where there is one.
     guarded: let the universal estimate answer where y speaks against the channels that gated-lmmse or atom-lmmse learned from.
     substitute: where a learned estimator has no weights for the scenario, give the universal one in its place, and say so in a
     line; a ValueError otherwise.
     """
+    estimator_class(name)
+    problem = as_problem(problem)
     path = find_weights(name, trained_on or problem.scenario.name) if weights is None else Path(weights)
     if substitute and path is None and trained_on is None and _has_substitute(name, problem):
         _LOG.warning("%s has no weights for %s: universal is taken in its place", name, problem.scenario.name)
@@ -146,9 +149,9 @@ def check_usable(name: str, problem: ChannelProblem, path: Path | None, trained_
         )
 
 
-def usable_estimators(problem: ChannelProblem, trained_on: str | None = None) -> tuple[list[str], dict[str, str]]:
+def usable_estimators(problem: AnyProblem, trained_on: str | None = None) -> tuple[list[str], dict[str, str]]:
     """The registered estimators that can run on a problem now, and why each of the others cannot."""
-    usable, refused = [], {}
+    problem, usable, refused = as_problem(problem), [], {}
     for name in estimator_names():
         other = lender(name, trained_on)
         try:

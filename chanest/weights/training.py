@@ -8,7 +8,7 @@ from chanest.bases.estimator import ChannelEstimator
 from chanest.covariances.lags import has_lags
 from chanest.estimators import estimator_class, estimator_names
 from chanest.fit import Fit, Report, silent
-from chanest.problem import ChannelProblem
+from chanest.problem import AnyProblem, ChannelProblem, as_problem
 from chanest.recordings import Recordings
 from chanest.uncertainty.calibrating import CHANNELS, LEAST_CHANNELS, SEED, affordable, calibrate
 from chanest.weights import (
@@ -35,7 +35,7 @@ _FITTED = 0.9
 
 def train_estimator(
     name: str,
-    problem: ChannelProblem,
+    problem: AnyProblem,
     plan: Fit,
     *,
     folder: Path | str | None = None,
@@ -48,7 +48,7 @@ def train_estimator(
     recordings: learn from these alone, and from no channel of the problem; no calibration is fitted, which needs channels.
     A calibration is fitted and written beside it where that takes seconds; `calibrate_estimator` does it at any price.
     """
-    cls = estimator_class(name)
+    cls, problem = estimator_class(name), as_problem(problem)
     if recordings is not None:
         return _train_from_pilots(name, problem, recordings, plan, folder, start_from)
     if start_from is not None and not cls.goes_on:
@@ -121,7 +121,7 @@ def _train_from_pilots(
 
 def calibrate_estimator(
     name: str,
-    problem: ChannelProblem,
+    problem: AnyProblem,
     *,
     weights: Path | None = None,
     channels: int = CHANNELS,
@@ -133,6 +133,7 @@ def calibrate_estimator(
 
     weights: as for `get_estimator`; channels: at each of nine SNRs.
     """
+    problem = as_problem(problem)
     with _only_writer(name, problem, folder) as target:
         used = weights or find_weights(name, problem.scenario.name)
         return _calibrate(name, problem, used, channels, seed, target, report)

@@ -15,3 +15,27 @@ def test_heavy_libraries_are_not_loaded(modules: str) -> None:
     code = f"import sys; from vlista_core import {modules}; print([name for name in {HEAVY} if name in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("package", ["chanest", "vlista_core"])
+def test_a_package_shows_what_is_public_and_nothing_else(package: str) -> None:
+    code = f"""
+import {package}
+before = dir({package})
+for name in before:
+    getattr({package}, name)
+import chanest.cli, vlista_core.files, vlista_core.experiments.cli
+assert dir({package}) == before == sorted({package}.__all__)
+print(*(name for name in before if not name.startswith('__')))
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert {"chanest": "get_estimator", "vlista_core": "solvers"}[package] in found
+    assert not {"PackageNotFoundError", "version", "import_module", "Any", "files", "cli"} & set(found)
+
+
+def test_a_command_line_is_there_before_torch_is() -> None:
+    code = (
+        "import sys, chanest.cli, vlista_core.experiments.cli; print('torch' in sys.modules, 'pandas' in sys.modules)"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.split() == ["False", "False"]

@@ -83,13 +83,15 @@ def check_extremes(case: EstimatorCase, dtype: torch.dtype) -> None:
 
 
 def check_forms_of_phi(case: EstimatorCase, dtype: torch.dtype) -> None:
-    """A tensor [batch, m, n] and its map give the same; so do a shared [m, n] and its copies; noise float and [batch]."""
+    """A tensor [batch, m, n] and its map give the same; so do a shared [m, n] and its copies; noise a float, [] and [batch]."""
     batch = case.sample(dtype)
     estimator = case.make(dtype, torch.device("cpu"))
     whole = case.run(batch).signal
     tensor = batch.phi.materialize()
     noise = float(batch.noise_var[0])
     check_close(f"{case.name}: phi as a tensor", estimator.estimate(batch.y, tensor, noise).signal, whole, _TOLERANCE)
+    single = estimator.estimate(batch.y, batch.phi, torch.tensor(noise, dtype=torch.float64)).signal
+    check_close(f"{case.name}: noise_var without dimensions", single, whole, _TOLERANCE)
     shared = estimator.estimate(batch.y, tensor[0], noise).signal
     copies = estimator.estimate(batch.y, tensor[:1].expand_as(tensor).contiguous(), noise).signal
     check_close(f"{case.name}: shared phi", shared, copies, _TOLERANCE)
