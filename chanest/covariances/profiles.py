@@ -100,12 +100,12 @@ class DelayProfiles(nn.Module):
             return main
         along = torch.stack([self.shape, torch.ones(len(self.shape), dtype=torch.float64)], 1)
         deviation = (along @ doubt * along).sum(2).clamp_min(0.0).sqrt()
-        both: Tensor = torch.cat([main, main * self.phases * deviation[:, :, None, None]], 2)
-        return both
+        return torch.cat([main, main * self.phases * deviation[:, :, None, None]], 2)
 
     def windows(self) -> Tensor:
         """Those among which a sample may have one: [windows], float64."""
-        return self.grid()[0].window.unique()
+        windows: Tensor = self.grid()[0].window.unique()
+        return windows
 
     def grid(self) -> tuple[Timing, Tensor]:
         """Spreads and windows of the first look with offset zero, and the offsets: [pairs] each, and [offsets]."""
