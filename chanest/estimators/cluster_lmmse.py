@@ -42,6 +42,7 @@ class ClusterLMMSE(GaussianEstimator):
     summary = "ours: joint over delay and angle; the covariance of clusters adapts to y at both ends"
     alike_subcarriers = True
     needs_fit = True
+    learns_from_rays = True
     one_polarisation = True
     longest = 1024
     per_subcarrier = True
