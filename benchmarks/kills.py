@@ -94,7 +94,7 @@ KINDS = {
     "plot-channel": Kind("chanest plot-channel TINY -o OUT/channel.png", exclusive=False),
     "complexity": Kind("experiments run complexity --models lista,ista --measurements 10 -o OUT"),
     "synthetic": Kind("experiments run synthetic -o OUT"),
-    "experiments report": Kind("experiments report -o OUT", begins_with="synthetic", exclusive=False),
+    "experiments report": Kind("experiments report OUT", begins_with="synthetic", exclusive=False),
     "sparse_recovery": Kind("sparse_recovery.py --samples 8 --output OUT", exclusive=False),
     "varying_beams": Kind("varying_beams.py --seconds 0.2 --output OUT", ("varying_beams.png",), exclusive=False),
     "novelty_detection": Kind(
@@ -102,7 +102,7 @@ KINDS = {
         exclusive=False,
     ),
     "own_estimator": Kind("own_estimator.py --scenario TINY --channels 8 --against ls,omp --output OUT", timed=PAGE),
-    "link_level": Kind("link_level.py --scenario TINY --estimators ls omp --snr 9 17 --blocks 20 --output OUT"),
+    "link_level": Kind("link_level.py --scenario TINY --estimators ls,omp --snr 9,17 --blocks 20 --output OUT"),
     "cdl_channel_estimation": Kind(
         "cdl_channel_estimation.py --scenario TINY --snr 5 --channels 4 --output OUT", timed=PAGE
     ),

@@ -1,14 +1,16 @@
 """The command line. What a command needs is imported when it runs, so that help comes at once."""
 
 import re
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.text import Text
 
 from chanest.studies import commands
 from chanest.studies.commands import Estimators, Name, chosen_estimators, scenario_of
-from vlista_core.terminal import TrainedOn, one_line_errors, out, say, share_bar, tell
+from vlista_core.terminal import TrainedOn, Version, next_step, one_line_errors, out, say, share_bar, tell
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -30,17 +32,6 @@ Weights = Annotated[Path | None, typer.Option("--output", "-o", help="Folder for
 _SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 
 
-def _version(asked: bool) -> None:
-    if asked:
-        import chanest
-
-        tell(f"chanest {chanest.__version__}")
-        raise typer.Exit
-
-
-Version = Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show it and exit.")]
-
-
 @app.callback()
 def _main(version: Version = False) -> None:
     """Wireless MIMO channel estimation: scenarios, channels, estimators, studies."""
@@ -55,36 +46,44 @@ def scenarios() -> None:
     from chanest.problem import ChannelProblem
     from chanest.scenario import load_scenario, scenario_names
 
-    table = Table("name", "antennas", "unknowns", "measurements", "what it is", box=None, header_style="bold")
-    for name in scenario_names():
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for heading, justify in (("name", "left"), ("antennas", "left"), ("n", "right"), ("m", "right")):
+        table.add_column(heading, justify="right" if justify == "right" else "left", no_wrap=True)
+    table.add_column("what it is")
+    names = scenario_names()
+    for name in names:
         problem = ChannelProblem(load_scenario(name))
         antennas = f"{problem.arrays[1].ports}×{problem.arrays[0].ports}"
         sizes = str(problem.signal_length), str(problem.measurements)
         table.add_row(name, antennas, *sizes, problem.scenario.description)
     out.print(table)
+    tell(f"{len(names)} scenarios, with n unknowns and m measurements")
+    next_step("chanest show NAME, or chanest evaluate NAME")
 
 
 @app.command()
 @one_line_errors()
 def show(name: Name) -> None:
-    """Show everything a scenario sets, defaults included."""
+    """Show everything a scenario sets, defaults included, and what each key means."""
     from rich.table import Table
 
     from chanest.problem import ChannelProblem
+    from chanest.scenario import settings_of
 
     problem = ChannelProblem(scenario_of(name))
     scenario = problem.scenario
-    table = Table(box=None, show_header=False, title=scenario.name, title_justify="left", title_style="bold")
-    for key, value in scenario.model_dump(exclude={"name"}).items():
-        settings = value if isinstance(value, dict) else {"": value}
-        for inner, setting in settings.items():
-            table.add_row(f"{key}.{inner}".rstrip("."), str(setting))
-    table.add_row("", "")
-    table.add_row("unknowns n", str(problem.signal_length))
-    table.add_row("measurements m", str(problem.measurements))
-    table.add_row("power before scaling", f"{problem.source.mean_power:.5g}")
-    table.add_row("channel hash", scenario.channel_hash())
+    tell(f"{scenario.name}: {scenario.description}".removesuffix(": "))
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for heading in ("key", "value"):
+        table.add_column(heading, overflow="fold", max_width=40)
+    table.add_column("what it means", style="dim")
+    for key, value, meaning in settings_of(scenario):
+        table.add_row(Text(key), Text(value), Text(meaning))
     out.print(table)
+    sizes = f"{problem.measurements} measurements of {problem.signal_length} unknowns"
+    tell(f"{sizes}; power before scaling {problem.source.mean_power:.5g}; channel hash {scenario.channel_hash()}")
+    given = shlex.quote(name)
+    next_step(f"chanest estimators {given}, then chanest evaluate {given}")
 
 
 @app.command()
@@ -92,7 +91,7 @@ def show(name: Name) -> None:
 def generate(
     name: Name,
     output: Annotated[Path, typer.Option("--output", "-o", help="The HDF5 file to write.")],
-    count: Annotated[int | None, typer.Option("--count", "-n", help="The scenario's size if left out.")] = None,
+    count: Annotated[int | None, typer.Option("--channels", "-n", help="The scenario's size if left out.")] = None,
     split: Annotated[str, typer.Option(help="train, validation or test.")] = "train",
     seed: Annotated[int | None, typer.Option(help="The scenario's seed if left out.")] = None,
 ) -> None:
@@ -105,7 +104,9 @@ def generate(
     with progress() as bar:
         task = bar.add_task(f"{scenario.name} {data.split}", total=data.count)
         file = write_channels(output, data, on_progress=lambda done: bar.update(task, completed=done))
-    tell(f"{file.count} channels in {file.path}")
+    tell(f"{file.count} channels in {file.path}, {file.path.stat().st_size / 1e6:.1f} MB")
+    read = f"ChannelProblem({name!r}, stored=(ChannelFile.open({str(output)!r}),))"
+    next_step(f"in Python, with chanest.channels.store.ChannelFile: {read}")
 
 
 @app.command()
@@ -139,6 +140,7 @@ def trace(
                 path = output / f"{source.site.name()}-{each}.safetensors"
                 trace_into(source.site, each, count, path, on_progress=told)
         tell(f"{count} {each} users in {path}")
+    next_step(f"chanest evaluate {shlex.quote(name)}")
 
 
 @app.command("plot-channel")
@@ -155,7 +157,8 @@ def plot_channel(
 
     scenario = scenario_of(name)
     draw_channel(ChannelProblem(scenario), output, seed=scenario.data.seed if seed is None else seed, index=index)
-    tell(f"wrote {output}")
+    tell(f"wrote {output}: sample {index} of the test split")
+    next_step(f"chanest show {shlex.quote(name)}, or another sample with --index {index + 1}")
 
 
 @app.command("estimators")
@@ -163,16 +166,41 @@ def plot_channel(
 def list_estimators(
     name: Annotated[str | None, typer.Argument(help="Say whether there are weights for this scenario.")] = None,
 ) -> None:
-    """List the estimators, and for which scenarios there are weights."""
+    """List the estimators and for which scenarios there are weights; of one scenario, which run on it and why others do not."""
     from rich.table import Table
 
     from chanest.estimators import estimator_class, estimator_names
+    from chanest.problem import ChannelProblem
+    from chanest.weights import learnable, usable_estimators
 
-    table = Table("name", "weights", "what it is", box=None, header_style="bold")
-    scenario = None if name is None else scenario_of(name)
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("name", no_wrap=True)
+    table.add_column("weights")
+    table.add_column("what it is")
+    if name is None:
+        for known in estimator_names():
+            table.add_row(known, _weights(known), estimator_class(known).summary)
+        out.print(table)
+        tell(f"{len(estimator_names())} estimators")
+        next_step(
+            "chanest estimators SCENARIO says which run on a scenario; chanest train SCENARIO -e NAME makes weights"
+        )
+        return
+    scenario = scenario_of(name)
+    problem = ChannelProblem(scenario)
+    usable, refused = usable_estimators(problem)
+    lacking = learnable(problem, refused)
     for known in estimator_names():
-        table.add_row(known, _weights(known, scenario), estimator_class(known).summary)
+        if known in usable or known in lacking:
+            weights = _weights_for(known, scenario) if known in usable else "missing"
+            table.add_row(known, weights, estimator_class(known).summary)
+        else:
+            table.add_row(known, "–", Text(refused[known].removeprefix(f"{known} "), style="dim"))
     out.print(table)
+    tell(f"{len(usable)} of {len(estimator_names())} estimators run on {scenario.name}")
+    if lacking:
+        tell(f"missing weights are made by: chanest train {shlex.quote(name)} -e {','.join(lacking)}")
+    next_step(f"chanest evaluate {shlex.quote(name)}")
 
 
 @app.command()
@@ -193,6 +221,7 @@ def train(
     device: TrainedOn = "auto",
 ) -> None:
     """Fit estimators to a scenario and store their weights, where `evaluate` finds them."""
+    from chanest.estimators import estimator_class
     from chanest.fit import Fit
     from chanest.problem import ChannelProblem
     from chanest.recordings import ScenarioRecordings
@@ -206,13 +235,23 @@ def train(
     if start_from is not None and len(chosen) != 1:
         raise ValueError(f"start-from is for one estimator at a time, got {', '.join(chosen)}")
     recordings = ScenarioRecordings(problem) if from_pilots else None
-    for each in chosen if from_pilots else ():
-        check_learns_from_pilots(each, problem)
+    for each in chosen:  # before the first is trained
+        estimator_class(each).check(problem)
+        if from_pilots:
+            check_learns_from_pilots(each, problem)
+        else:
+            estimator_class(each).check_training(problem)
     for each in chosen:
         with share_bar(each) as report:
             plan = Fit(seconds=seconds, steps=steps, seed=seed, report=report, device=place)
             path = train_estimator(each, problem, plan, folder=output, start_from=start_from, recordings=recordings)
-        tell(f"wrote {path}")
+        tell(f"wrote {path}{_validated(path)}")
+    if output is None:
+        next_step(f"chanest evaluate {shlex.quote(name)} -e {','.join(chosen)}")
+    else:
+        next_step(
+            f"CHANEST_WEIGHTS={shlex.quote(str(output))} chanest evaluate {shlex.quote(name)} -e {','.join(chosen)}"
+        )
 
 
 @app.command()
@@ -236,6 +275,7 @@ def calibrate(
         with share_bar(each) as report:
             path = calibrate_estimator(each, problem, channels=channels, seed=seed, folder=output, report=report)
         tell(f"wrote {path}")
+    next_step(f"chanest calibration {shlex.quote(name)} -e {','.join(chosen)} says what the intervals cover")
 
 
 for _command in (
@@ -260,17 +300,40 @@ def _split(text: str) -> "Split":
             raise ValueError(f"split must be train, validation or test, got {text!r}")
 
 
-def _weights(name: str, scenario: "Scenario | None") -> str:
-    """Where the weights for a scenario are, or for which scenarios there are some."""
-    from chanest.estimators import estimator_class
-    from chanest.weights import SHIPPED, find_weights, own_folder, weights_file
+def _validated(path: Path) -> str:
+    """The NMSE of a fit on validation draws, as its file says; empty where it says none."""
+    from chanest.weights import provenance
 
-    if scenario is not None:
-        path = find_weights(name, scenario.name)
-        if path is None:
-            return "missing" if estimator_class(name).needs_fit else "not needed"
-        return "shipped" if path.parent == SHIPPED else "your own"
+    match provenance(path):
+        case {"validation_snr_db": [*snrs], "validation_nmse_db": [*levels]}:
+            pairs = zip(snrs, levels, strict=False)
+            said = (f"{level:.1f} dB at {snr:g} dB" for snr, level in pairs if isinstance(level, float))
+            return f": NMSE on validation draws {', '.join(said)} SNR"
+        case {"validation_nmse_db": float(level)}:
+            return f": NMSE on validation draws {level:.1f} dB"
+    return ""
+
+
+def _weights_for(name: str, scenario: "Scenario") -> str:
+    """Where the weights for a scenario are, of an estimator that can run on it; what needs none may have been tuned."""
+    from chanest.estimators import estimator_class
+    from chanest.weights import SHIPPED, find_weights
+
+    path = find_weights(name, scenario.name)
+    if path is None:
+        return "not needed"
+    if not estimator_class(name).needs_fit:
+        return "tuned"
+    return "shipped" if path.parent == SHIPPED else "your own"
+
+
+def _weights(name: str) -> str:
+    """For which scenarios there are weights. What needs none may be tuned to some, which is not told here."""
+    from chanest.estimators import estimator_class
+    from chanest.weights import SHIPPED, own_folder, weights_file
+
+    if not estimator_class(name).needs_fit:
+        return "not needed"
     ending = weights_file(name, "")
     files = {path.name for folder in (own_folder(), SHIPPED) for path in folder.glob(f"*{ending}")}
-    found = ", ".join(sorted(file.removesuffix(ending) for file in files))
-    return found or ("none" if estimator_class(name).needs_fit else "not needed")
+    return ", ".join(sorted(file.removesuffix(ending) for file in files)) or "none"

@@ -151,25 +151,26 @@ class ChannelProblem(Problem):
 
     def rays(self, indices: range, *, seed: int, split: Split) -> Rays:
         """The rays behind the channels of these samples; ValueError where nobody knows them."""
-        self._check_rays()
+        self.check_rays()
         return self.source.rays(self._first_snapshots(indices), seed=seed, split=split)
 
     def channels_and_rays(self, indices: range, *, seed: int, split: Split) -> tuple[Tensor, Rays]:
         """vec(H) of these samples, [k, n], and the rays behind them; ValueError where nobody knows them."""
-        self._check_rays()
+        self.check_rays()
         h, rays = self._generated(indices, seed, split)
         if rays is None:
             raise TypeError(f"{type(self.source).__name__}.has_rays is True, but its channels came without rays")
         return h.mT.reshape(len(indices), -1), rays
 
-    def _check_rays(self) -> None:
+    def check_rays(self) -> None:
+        """ValueError where nobody knows the rays behind the channels."""
         drawing = ("sample", "channels", "_channels")
         own = any(getattr(type(self), name) is not getattr(ChannelProblem, name) for name in drawing)
         if own or not self.source.has_rays:
             raise ValueError(
                 f"{type(self).__name__ if own else self.scenario.name} brings channels of its own, whose rays nobody knows; "
-                "what learns from rays (atom-lmmse, gated-lmmse, ray-sbl) cannot be trained on it, but lmmse, gmm and "
-                "the networks can"
+                "what learns from rays (atom-lmmse, gated-lmmse, cluster-lmmse, ray-sbl) cannot be trained on it, but lmmse, "
+                "gmm and the networks can"
             )
 
     def _channels(self, indices: range, seed: int, split: Split) -> tuple[Tensor, Rays | None]:

@@ -2,12 +2,14 @@
 
 import json
 import tomllib
+from collections.abc import Iterator
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Self, get_args
 
 from pydantic import (
+    BaseModel,
     Field,
     SerializerFunctionWrapHandler,
     ValidationError,
@@ -53,11 +55,18 @@ class FrontendSection(Section):
     """Training: pilots of one transmit beam each, and a receiver of `chains` RF chains (0: fully digital)."""
 
     pilots: int = Field(ge=1, le=2**20)
+    """How many, each through a transmit beam of its own."""
     beams: BeamKind = "quantised"
+    """Of the transmitter: phases (any), quantised (2^bits of them), dft (columns of the codebook), gaussian, identity
+    (one antenna at a time)."""
     bits: int = Field(default=2, ge=1, le=16)
+    """Of a quantised phase shifter."""
     chains: int = Field(default=0, ge=0)
+    """RF chains of the receiver, each with a combiner; 0 is a receiver that sees every antenna."""
     combiners: BeamKind = "quantised"
+    """Of the receiver, where it has chains: as beams."""
     whiten: bool = True
+    """Whether the noise that combiners colour is made white again."""
     pattern: Annotated[AnyPattern, Field(discriminator="kind")] | None = None
     """Where pilots are; none sends every beam on every subcarrier, while the channel stays."""
     snapshots: int = Field(default=1, ge=1, le=2**10)
@@ -101,22 +110,34 @@ class DataSection(Section):
     """Sizes of the stored splits and the seed of all of them."""
 
     seed: int = Field(default=0, ge=0, lt=2**63)
+    """Of stored channels and of plots."""
     train: int = Field(default=50_000, ge=1, le=2**30)
+    """Channels of the training split."""
     validation: int = Field(default=2_000, ge=1, le=2**30)
+    """Channels of the validation split."""
     test: int = Field(default=2_000, ge=1, le=2**30)
+    """Channels of the test split."""
 
 
 class Scenario(Section):
     """A named set-up."""
 
     name: str = Field(min_length=1)
+    """That of the file unless said."""
     description: str = ""
+    """A few words for lists."""
     bs: ArraySection
+    """The base station's array."""
     ue: ArraySection
+    """The user's array."""
     channel: AnyChannel = Field(default=CdlSection(), discriminator="kind")
+    """The kind of channels and their keys; cdl unless said."""
     frontend: FrontendSection
+    """Pilots, beams and combiners."""
     snr_db: tuple[float, float] = Field(default=(-10.0, 30.0), strict=False)
+    """[lowest, highest] SNR in dB of training draws."""
     data: DataSection = DataSection()
+    """Sizes and seed of stored channels."""
 
     @field_validator("channel", mode="before")
     @classmethod
@@ -176,6 +197,31 @@ class Scenario(Section):
             seed=self.data.seed if seed is None else seed,
             count=getattr(self.data, split) * self.frontend.snapshots if count is None else count,
         )
+
+
+def settings_of(scenario: Scenario) -> Iterator[tuple[str, str, str]]:
+    """(key, value, what it means) of everything a scenario sets, defaults included; values as a file has them."""
+    yield from _settings("", scenario)
+
+
+def _settings(prefix: str, section: BaseModel) -> Iterator[tuple[str, str, str]]:
+    for name, field in type(section).model_fields.items():
+        value = getattr(section, name)
+        if isinstance(value, BaseModel):
+            yield from _settings(f"{prefix}{name}.", value)
+        elif not (prefix == "" and name in ("name", "description")) and value is not None:
+            yield f"{prefix}{name}", _as_written(value), " ".join((field.description or "").split())
+
+
+def _as_written(value: object) -> str:
+    """A value as TOML has it, long numbers with exponents."""
+    match value:
+        case float() if value and not 1e-3 <= abs(value) < 1e6:
+            return f"{value:g}"
+        case tuple():
+            return f"[{', '.join(map(_as_written, value))}]"
+        case _:
+            return json.dumps(value)
 
 
 _PROBLEMS = 3

@@ -1,6 +1,6 @@
 """Which channel estimator comes closest to the limit? All of them on the same 5G channels, with a table and a report.
 
-python examples/cdl_channel_estimation.py [--scenario cdl_c_upa64x4] [--snr 0 10 20] [--channels 32] [--device cpu] [--train]
+python examples/cdl_channel_estimation.py [--scenario cdl_c_upa64x4] [--snr 0:10:20] [--channels 32] [--device cpu] [--train]
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ import os
 import sys
 from pathlib import Path
 
-from rich.progress import Progress
-
 import chanest
 from chanest.estimators import estimator_class
 from chanest.fit import Fit
 from chanest.studies import STUDIES
 from chanest.studies.accuracy import AccuracyStudy, usable_bounds
-from chanest.weights import usable_estimators
+from chanest.studies.commands import parse_snr
+from chanest.weights import left_out, usable_estimators
 from chanest.weights.training import train_estimator
 from vlista_core.metrics import nmse_db
 from vlista_core.study import run_study
 from vlista_core.study.commands import show
+from vlista_core.terminal import share_bar, step_bar
 
 CHANNELS = 32  # as many as fit into two minutes with the slowest of them; `chanest evaluate` takes 1,000
 
@@ -29,7 +29,7 @@ CHANNELS = 32  # as many as fit into two minutes with the slowest of them; `chan
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--scenario", default="cdl_c_upa64x4", help="a shipped name or the path of a .toml file")
-    parser.add_argument("--snr", type=float, nargs="+", default=[0.0, 10.0, 20.0], metavar="DB", help="SNRs in dB")
+    parser.add_argument("--snr", default="0:10:20", help="start:step:stop in dB, or numbers with commas between")
     parser.add_argument("--channels", type=int, default=CHANNELS, help="test channels")
     parser.add_argument("--device", default="cpu", help="where estimators run: cpu or cuda")
     parser.add_argument(
@@ -55,11 +55,9 @@ def first_look(problem: chanest.ChannelProblem, snr_db: float) -> None:
 
 def retrain(problem: chanest.ChannelProblem, minutes: float) -> None:
     """Fit everything that learns on the training split; weights go to your own folder and are found from now on."""
-    with Progress() as bar:
-        for name in chanest.estimator_names():
-            if estimator_class(name).needs_fit:
-                task = bar.add_task(name, total=1.0)
-                report = lambda share, words, task=task: bar.update(task, completed=share)  # noqa: E731
+    for name in chanest.estimator_names():
+        if estimator_class(name).needs_fit:
+            with share_bar(name) as report:
                 train_estimator(name, problem, Fit(seconds=60 * minutes, report=report))
 
 
@@ -70,37 +68,29 @@ def main() -> None:
     scenario = chanest.load_scenario(chosen.scenario)
     problem = chanest.ChannelProblem(scenario)
     print(f"{scenario.name}: {scenario.description}")
-    first_look(problem, chosen.snr[0])
+    first_look(problem, parse_snr(chosen.snr)[0])
     if chosen.train is not None:
         retrain(problem, chosen.train)
 
     # Every estimator that has weights here, or needs none, on the same test channels, and the bounds beside them.
     names, refused = usable_estimators(problem)
-    notes = [f"{name} is left out: {why}" for name, why in refused.items()]
+    notes = left_out(problem, refused)
     for note in notes:
         print(f"note: {note}")
     study = AccuracyStudy(
         scenario=scenario,
         estimators=tuple(names),
         bounds=usable_bounds(scenario),
-        snr_db=tuple(chosen.snr),
+        snr_db=parse_snr(chosen.snr),
         channels=chosen.channels,
         device=chosen.device,
     )
-    with Progress() as bar:
-        task = bar.add_task(f"{study.channels} channels", total=None)
-        run_study(
-            study,
-            chosen.output,
-            workers=min(2, os.cpu_count() or 1),
-            restart=True,
-            notes=notes,
-            progress=lambda done, total, _: bar.update(task, completed=done, total=total),
-        )
+    with step_bar(f"{study.channels} channels") as progress:
+        workers = min(2, os.cpu_count() or 1)
+        run_study(study, chosen.output, workers=workers, restart=True, notes=notes, progress=progress)
 
     # The figures, the tables and one page that holds everything.
     show(chosen.output, STUDIES)
-    print(f"Figure: {chosen.output / 'nmse_vs_snr.png'}")
 
 
 if __name__ == "__main__":

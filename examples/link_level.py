@@ -1,6 +1,6 @@
 """How many blocks does a better channel estimate save? Coded transmission in Sionna with our estimators in the receiver.
 
-python examples/link_level.py [--scenario cdl_c_upa64x4] [--estimators ls omp gated-lmmse] [--snr 9 11 13 15 17] [--blocks 150]
+python examples/link_level.py [--scenario cdl_c_upa64x4] [--estimators ls,omp,gated-lmmse] [--snr 9:2:17] [--blocks 150]
 """
 
 from __future__ import annotations
@@ -10,23 +10,22 @@ import sys
 from pathlib import Path
 
 import torch
-from rich.progress import Progress
 
 import chanest
 from chanest.channels.sionna_backend import global_state_kept
 from chanest.studies import STUDIES
+from chanest.studies.commands import parse_snr
 from chanest.studies.link import LinkStudy
 from vlista_core.study import run_study
 from vlista_core.study.commands import show
+from vlista_core.terminal import names_in, step_bar
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--scenario", default="cdl_c_upa64x4", help="a shipped name or the path of a .toml file")
-    parser.add_argument(
-        "--estimators", nargs="+", default=["ls", "omp", "gated-lmmse"], help="see `chanest estimators`"
-    )
-    parser.add_argument("--snr", type=float, nargs="+", default=[9.0, 11.0, 13.0, 15.0, 17.0], metavar="DB")
+    parser.add_argument("--estimators", default="ls,omp,gated-lmmse", help="names with commas between")
+    parser.add_argument("--snr", default="9:2:17", help="start:step:stop in dB, or numbers with commas between")
     parser.add_argument("--blocks", type=int, default=150, help="at each SNR; `chanest link` takes 1,000")
     parser.add_argument("--output", type=Path, default=Path("out/link"), help="where the figure and the report go")
     return parser.parse_args()
@@ -66,26 +65,19 @@ def main() -> None:
     # data meets, and the variance of its errors, go to Sionna's LMMSE equaliser, demapper and decoder.
     study = LinkStudy(
         scenario=scenario,
-        receivers=(*chosen.estimators, "sionna-ls", "perfect"),
-        snr_db=tuple(chosen.snr),
+        receivers=(*names_in(chosen.estimators), "sionna-ls", "perfect"),
+        snr_db=parse_snr(chosen.snr),
         blocks=chosen.blocks,
         validation=50,  # blocks that tell how large an estimator's errors are, where it does not know itself
     )
     print(f"{scenario.name}: {scenario.description}")
     efficiency = f"{study.peak_efficiency:g} bits per resource element with training counted in"
     print(f"{study.information_bits} bits per block, {efficiency}")
-    with Progress() as bar:
-        task = bar.add_task(f"{study.blocks} blocks", total=None)
-        run_study(
-            study,
-            chosen.output,
-            restart=True,
-            progress=lambda done, total, _: bar.update(task, completed=done, total=total),
-        )
+    with step_bar(f"{study.blocks} blocks") as progress:
+        run_study(study, chosen.output, restart=True, progress=progress)
 
     # The figure, the tables and one page that holds everything.
     show(chosen.output, STUDIES)
-    print(f"Figure: {chosen.output / 'bler_vs_snr.png'}")
 
 
 if __name__ == "__main__":

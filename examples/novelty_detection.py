@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 import torch
-from rich.progress import Progress
 
 import chanest
 from chanest.novelty import CHANGES, SCORES, NoveltyDetector, Verdict, change_names, changed_frames
@@ -18,6 +17,7 @@ from chanest.problem import ChannelBatch
 from vlista_core.files import check_folder
 from vlista_core.plotting import new_figure
 from vlista_core.study import Table, print_table
+from vlista_core.terminal import share_bar
 
 REFERENCE = 3000  # home frames that the detector learns from, about ten seconds
 
@@ -71,8 +71,7 @@ def main() -> None:
     estimator = chanest.get_estimator(chosen.estimator, problem) if chosen.estimator else None
 
     # What is usual? Validation frames of the home scenario tell, at the SNR that the receiver works at.
-    with Progress() as bar:
-        task = bar.add_task("home frames", total=1.0)
+    with share_bar("home frames") as report:
         detector = NoveltyDetector.fit(
             problem,
             chosen.score,
@@ -80,7 +79,7 @@ def main() -> None:
             snr_db=(chosen.snr,),
             frames=chosen.reference,
             level=chosen.level,
-            report=lambda share, _: bar.update(task, completed=share),
+            report=report,
         )
     print(f"{chosen.score} of {detector.estimator.name}: {SCORES[chosen.score].summary}")
 

@@ -8,9 +8,10 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress
 
 from vlista_core.files import in_words
+from vlista_core.progress import DoneColumn, bar_with
 
 Workers = Annotated[int, typer.Option("--workers", help="Processes of this machine.")]
 Scheduler = Annotated[str | None, typer.Option("--scheduler", help="Address of a dask scheduler, in place of workers.")]
@@ -18,6 +19,17 @@ Restart = Annotated[bool, typer.Option("--restart", help="Forget what the folder
 Hours = Annotated[float, typer.Option("--hours", help="Start no cell once these have passed.", show_default=False)]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="Folder of the run.")]
 TrainedOn = Annotated[str, typer.Option("--device", help="Where networks are trained: auto, cpu, cuda or cuda:N.")]
+
+
+def _show_version(context: typer.Context, asked: bool) -> None:
+    if asked:
+        import vlista_core
+
+        tell(f"{context.command.name} {vlista_core.__version__}")
+        raise typer.Exit
+
+
+Version = Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show it and exit.")]
 FOREVER = math.inf
 """The default of `Hours`."""
 out = Console()
@@ -45,6 +57,11 @@ def tell(message: str) -> None:
     out.print(message, markup=False, highlight=False, soft_wrap=True)
 
 
+def next_step(words: str) -> None:
+    """The last line of a command: what to do with what it has made."""
+    tell(f"next: {words}")
+
+
 def names_in(text: str) -> list[str]:
     """Names with commas between."""
     return [name.strip() for name in text.split(",") if name.strip()]
@@ -52,18 +69,15 @@ def names_in(text: str) -> list[str]:
 
 def progress() -> Progress:
     """A bar with counts and the time left on stderr; silent where that is no terminal."""
-    return Progress(
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-        TextColumn("left"), TimeRemainingColumn(), console=err, disable=not err.is_terminal,
-    )  # fmt: skip
+    return bar_with(DoneColumn(), console=err, disable=not err.is_terminal)
 
 
 @contextmanager
 def share_bar(title: str) -> Iterator[Callable[[float, str], None]]:
     """A bar for work that tells the share that is done, 0 to 1, and a few words."""
     with progress() as bar:
-        task = bar.add_task(title, total=100)
-        yield lambda share, words: bar.update(task, completed=math.floor(100 * share), description=f"{title}: {words}")
+        task = bar.add_task(title, total=1.0, share=True)
+        yield lambda share, words: bar.update(task, completed=share, description=f"{title}: {words}")
 
 
 @contextmanager
@@ -75,9 +89,7 @@ def step_bar(title: str, *, resumes_in: Path | None = None) -> Iterator[Callable
     with progress() as bar:
         task = bar.add_task(title, total=None)
         try:
-            yield lambda done, total, words: bar.update(
-                task, completed=done, total=total, description=f"{title} {words}"
-            )
+            yield lambda done, total, words: bar.update(task, completed=done, total=total, description=words or title)
         except KeyboardInterrupt:
             if resumes_in is None:
                 raise

@@ -17,6 +17,7 @@ from chanest.uncertainty.calibration import Calibration
 from chanest.uncertainty.estimate import ChannelEstimate, independent
 from chanest.uncertainty.noise import NoiseModel
 from vlista_core.configured import Configured, register
+from vlista_core.draws import Split
 from vlista_core.estimate import Estimate, Estimator, Measurement
 from vlista_core.gaussian import Covariance, condition
 from vlista_core.linops import LinearMap
@@ -26,6 +27,8 @@ from vlista_core.tensorfile import Json
 
 SNRS_DB = (0.0, 10.0, 20.0)
 """At which fits are validated, unless a method asks for others."""
+LEARNT_FROM: tuple[Split, ...] = ("train", "validation")
+"""Splits that a fit draws from."""
 _SPREAD_ENTRIES = 2**22
 """Of the covariances that are worked with at once where variances are asked for."""
 ChunkSpread = Callable[[Measurement, Tensor, Estimate, LinearMap | None], Tensor | None]
@@ -61,6 +64,8 @@ class ChannelEstimator(nn.Module, Estimator, Configured):
     """Whether `fit` goes on from the weights that the estimator has, such as those of a file; others learn from nothing."""
     learns_from_pilots: ClassVar[bool] = False
     """Whether `fit_from_pilots` is there: it can learn a site from y and Φ alone."""
+    learns_from_rays: ClassVar[bool] = False
+    """Whether `fit` needs the rays behind the training channels."""
     begins_with: ClassVar[str | None] = None
     """The estimator whose weights for the same scenario `begin_with` is given before `fit`, where there are some."""
     longest: ClassVar[int | None] = None
@@ -96,27 +101,29 @@ class ChannelEstimator(nn.Module, Estimator, Configured):
         if cls.longest is not None and length > cls.longest:
             raise ValueError(
                 f"{cls.name} works with matrices of n x n entries, n at most {cls.longest}; {problem.scenario.name} has "
-                f"n = {length}, for which there are somp, sw-omp and dlista"
+                f"n = {length}"
             )
         if cls.narrowband and problem.subcarriers > 1:
-            raise ValueError(
-                f"{cls.name} is for one subcarrier; {problem.scenario.name} has {problem.subcarriers}, for which there are "
-                "lmmse and cluster-lmmse"
-            )
+            raise ValueError(f"{cls.name} is for one subcarrier; {problem.scenario.name} has {problem.subcarriers}")
         if problem.snapshots > 1 and not cls.slots:
-            raise ValueError(
-                f"{cls.name} is for one snapshot at a time; a sample of {problem.scenario.name} has {problem.snapshots}, for "
-                "which there is slot-lmmse"
-            )
+            held = f"a sample of {problem.scenario.name} has {problem.snapshots}"
+            raise ValueError(f"{cls.name} is for one snapshot at a time; {held}")
         if cls.alike_subcarriers and not problem.sees_all_subcarriers_alike:
-            raise ValueError(
-                f"{cls.name} is for the same pilots on every subcarrier; {problem.scenario.name} has them on some, for which "
-                "there are omp, fista and lmmse"
-            )
+            found = f"{problem.scenario.name} has them on some"
+            raise ValueError(f"{cls.name} is for the same pilots on every subcarrier; {found}")
         rx, tx = problem.arrays
         if cls.one_polarisation and max(len(rx.slants), len(tx.slants)) > 1:
             came = f"{tx.polarization} to {rx.polarization}"
             raise ValueError(f"{cls.name} is for arrays of one polarisation; {problem.scenario.name} has {came}")
+
+    @classmethod
+    def check_training(cls, problem: ChannelProblem) -> None:
+        """ValueError where `fit` has nothing to learn from: no channels to train with, or rays that nobody knows."""
+        empty = [split for split in LEARNT_FROM if problem.source.available(split) == 0]
+        if empty:
+            raise ValueError(f"{problem.scenario.name} is for tests only: it has no {' and no '.join(empty)} channels")
+        if cls.learns_from_rays:
+            problem.check_rays()
 
     def for_problem(self, problem: ChannelProblem) -> Self:
         """The estimator for the arrays of a problem; itself, unless its weights serve `any_scenario`."""

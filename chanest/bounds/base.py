@@ -29,11 +29,18 @@ class Bound(ABC):
     """A few words for tables and legends."""
     summary: ClassVar[str]
     """One line: what is known, and what the bound is."""
+    passable: ClassVar[bool] = False
+    """Whether an estimator may do better on average: then tables call it a reference, and not a bound."""
 
     def __init__(self, problem: ChannelProblem) -> None:
         if not self.applies(problem):
             raise ValueError(f"the bound {self.name} does not apply to {problem.scenario.name}: {self.summary}")
         self.problem = problem
+
+    @classmethod
+    def word(cls) -> str:
+        """What tables call it."""
+        return "reference" if cls.passable else "bound"
 
     @classmethod
     @abstractmethod

@@ -28,6 +28,7 @@ class CramerRao(Bound):
 
     name = "crb"
     label = "Cramér–Rao bound"
+    passable = True  # by what has a bias
     summary = (
         "least variance without bias where only gains, directions and delays of few paths are unknown; plain paths"
     )

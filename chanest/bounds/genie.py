@@ -89,6 +89,7 @@ class GenieEnsemble(_CdlGenie):
 
     name = "genie-ensemble"
     label = "genie (c): ensemble known"
+    passable = True
     summary = "LMMSE that knows the exact covariance of the ensemble; CDL"
 
     @cached_property

@@ -26,6 +26,7 @@ class OracleSupport(Bound):
 
     name = "oracle-support"
     label = "oracle support: atoms known"
+    passable = True
     summary = (
         "least squares on the atoms of a 2x oversampled angular grid that make up the true channel; one subcarrier"
     )

@@ -134,26 +134,31 @@ class CdlSection(ChannelSection):
     """CDL models (one, or an equal mixture); seconds, hertz, m/s. One subcarrier means the narrowband sum of taps."""
 
     kind: Literal["cdl"] = "cdl"
+    """Which channels these are."""
     models: tuple[CdlModel, ...] = Field(default=("C",), min_length=1, strict=False)
+    """Of A, B, C, D and E; of several, every sample takes one at random."""
     carrier: float = Field(default=28e9, ge=1e6, le=1e13)
-    delay_spread: float | RangeField = Field(
-        default=100e-9, description="seconds, or [least, largest]: drawn for each sample, evenly in its logarithm"
-    )
-    timing_offset: RangeField = Field(
-        default=(0.0, 0.0), description="seconds by which all delays of a sample are late, drawn from [least, largest]"
-    )
-    delay_window: RangeField | None = Field(
-        default=None,
-        description="seconds after the first path, drawn from [least, largest]; clusters that come later are cut off, "
-        "and the others share the power",
-    )
+    """Carrier frequency in hertz."""
+    delay_spread: float | RangeField = 100e-9
+    """In seconds, or [least, largest]: drawn for each sample, evenly in its logarithm."""
+    timing_offset: RangeField = (0.0, 0.0)
+    """[least, largest] seconds by which all delays of a sample are late."""
+    delay_window: RangeField | None = None
+    """[least, largest] seconds after the first path; clusters that come later are cut off, and the others share the power."""
     direction: Direction = "downlink"
+    """Who sends: downlink, the base station; uplink, the user."""
     random_los_phase: bool = True
+    """Whether the line of sight of D and E has a random phase; without, most of their energy is a fixed mean."""
     speed: tuple[float, float] = Field(default=(0.0, 0.0), strict=False)
+    """[least, largest] speed of users in m/s."""
     snapshots: int = Field(default=1, ge=1, le=2**20)
+    """Consecutive snapshots of a user, which share their rays."""
     snapshot_interval: float = Field(default=0.0, ge=0, le=1e3)
+    """Seconds from one snapshot to the next."""
     subcarriers: int = Field(default=1, ge=1, le=2**16)
+    """How many; one is the narrowband sum of all taps."""
     subcarrier_spacing: float = Field(default=120e3, ge=1, le=1e10)
+    """In hertz."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -186,24 +186,43 @@ class ClusterSection(ChannelSection):
     """The broad family: ranges [least, largest] in degrees, decibels and seconds; shares of the samples from 0 to 1."""
 
     kind: Literal["clusters"]
+    """Which channels these are."""
     carrier: float = Field(default=28e9, ge=1e6, le=1e13)
+    """Carrier frequency in hertz."""
     direction: Direction = "downlink"
+    """Who sends: downlink, the base station; uplink, the user."""
     clusters: tuple[int, int] = Field(default=(1, 30), strict=False)
+    """[fewest, most] of a sample."""
     specular: float = Field(default=0.25, ge=0, le=1)
+    """Share of the samples whose clusters have no spread, so that each is one path that fades."""
     spread: Range = Field(default=(0.05, 30.0), strict=False)
+    """[least, largest] spread of a cluster in azimuth, degrees."""
     zenith_ratio: Range = Field(default=(0.1, 0.6), strict=False)
+    """[least, largest] of the spread in zenith over that in azimuth."""
     concentrated: float = Field(default=0.5, ge=0, le=1)
+    """Share of the samples whose clusters lie around a mean direction, for each end by itself."""
     concentration: Range = Field(default=(1.0, 100.0), strict=False)
+    """[least, largest] concentration around that direction; large is close."""
     level: float = Field(default=0.5, ge=0, le=1)
+    """Share of the samples whose clusters lie near the horizon, for each end by itself."""
     elevation: Range = Field(default=(1.0, 20.0), strict=False)
+    """[least, largest] standard deviation of their elevations, degrees."""
     shadowing_db: Range = Field(default=(0.0, 10.0), strict=False)
+    """[least, largest] standard deviation of the powers of the clusters of a sample, decibels."""
     power_range_db: float = Field(default=25.0, ge=0, le=100)
+    """No cluster is weaker than the strongest by more than so many decibels."""
     line_of_sight: float = Field(default=0.5, ge=0, le=1)
+    """Share of the samples that have one."""
     k_factor_db: Range = Field(default=(-5.0, 20.0), strict=False)
+    """[least, largest] power of the line of sight over that of all clusters, decibels."""
     xpr_db: Range = Field(default=(0.0, 30.0), strict=False)
+    """[least, largest] ratio of a ray's power in its own polarisation to that in the other, decibels."""
     delay_spread: Range = Field(default=(5e-9, 500e-9), strict=False)
+    """[least, largest] in seconds."""
     subcarriers: int = Field(default=1, ge=1, le=2**16)
+    """How many; one is the narrowband sum of all taps."""
     subcarrier_spacing: float = Field(default=120e3, ge=1, le=1e10)
+    """In hertz."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

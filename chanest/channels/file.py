@@ -185,17 +185,32 @@ class FileSection(ChannelSection):
     """
 
     kind: Literal["file"]
+    """Which channels these are."""
     path: str = Field(min_length=1)
+    """A .npy, .npz, .mat or HDF5 file; a relative path counts from the folder of the scenario file."""
     key: str = ""
+    """Which array of a file that holds several."""
     layout: Layout = "plain"
+    """plain: an array with the axes below; deepmimo: as DeepMIMO saves it, which brings its own axes."""
     base_station: int = Field(default=0, ge=0)
+    """Which one of a DeepMIMO file."""
     axes: tuple[Axis, ...] = Field(default=(), strict=False)
+    """Of the array in its order: sample, receive, transmit, and subcarrier and parts (real, imaginary) where it has
+    them; none is [sample, receive, transmit]."""
     elements: Elements | None = None
+    """How antennas are counted. columns: down a column, then the next, as in Sionna; rows: along the lowest row, then
+    the next, as in DeepMIMO."""
     carrier: float = Field(default=28e9, ge=1e6, le=1e13)
+    """Carrier frequency in hertz."""
     direction: Direction = "downlink"
+    """Who sends: downlink, the base station; uplink, the user."""
     subcarrier_spacing: float = Field(default=120e3, ge=1, le=1e10)
+    """In hertz."""
     shares: tuple[float, float, float] = Field(default=(0.8, 0.1, 0.1), strict=False)
+    """[training, validation, test] shares of the samples."""
     normalisation: Normalisation = "ensemble"
+    """What makes E|h|² = 1. ensemble: one constant, so that weak users stay weak; sample: path loss and shadowing are
+    taken out of each."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -89,13 +89,21 @@ class PathSection(ChannelSection):
     """Plain paths through a pulse of `taps` samples, on all subcarriers of the band."""
 
     kind: Literal["paths"]
+    """Which channels these are."""
     paths: int = Field(default=4, ge=1, le=2**16)
+    """Of a sample."""
     taps: int = Field(default=4, ge=1)
+    """Length of the channel in samples."""
     rolloff: float = Field(default=0.8, ge=0, le=1)
+    """Of the raised-cosine pulse."""
     carrier: float = Field(default=60e9, ge=1e6, le=1e13)
+    """Carrier frequency in hertz."""
     direction: Direction = "downlink"
+    """Who sends: downlink, the base station; uplink, the user."""
     subcarriers: int = Field(default=16, ge=1, le=2**16)
+    """Of the band, on which the channel is known."""
     subcarrier_spacing: float = Field(default=120e3, ge=1, le=1e10)
+    """In hertz."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

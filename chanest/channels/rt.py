@@ -133,34 +133,62 @@ class RtSection(ChannelSection):
     """
 
     kind: Literal["rt"]
+    """Which channels these are."""
     scene: str = Field(min_length=1, max_length=64, pattern=r"^[a-z0-9_]+$")
+    """One that sionna-rt ships, by name."""
     transmitters: tuple[Annotated[Position, Field(strict=False)], ...] = Field(
         min_length=1, max_length=64, strict=False
     )
+    """[x, y, z] of each base station in metres; each user is served by one, drawn at random."""
     area: tuple[float, float, float, float] = Field(strict=False)
+    """[least x, least y, largest x, largest y] of the rectangle in which users stand, metres."""
     height: float = Field(default=1.5, ge=0, le=1e3)
+    """Of users above the ground, metres."""
     carrier: float = Field(default=28e9, ge=1e8, le=1e12)
+    """Carrier frequency in hertz."""
     depth: int = Field(default=5, ge=0, le=32)
+    """Most interactions of a path."""
     samples: int = Field(default=100_000, ge=1, le=10**8)
+    """Rays that every transmitter shoots."""
     line_of_sight: bool = True
+    """Whether paths may be direct."""
     reflection: bool = True
+    """Whether paths may be reflected."""
     diffraction: bool = False
+    """Whether paths may be diffracted at edges."""
     scattering: bool = False
+    """Whether paths may be scattered."""
     refraction: bool = False
+    """Whether paths may go through walls."""
     fewest_paths: int = Field(default=1, ge=1, le=1000)
+    """A position with fewer paths has no user."""
     most_paths: int = Field(default=25, ge=1, le=1000)
+    """The strongest so many paths of a user are kept."""
     split_by: SplitBy = "tile"
+    """tile: training, validation and test users stand on different tiles; draw: anywhere, drawn independently."""
     seed: int = Field(default=0, ge=0, lt=2**31)
+    """Of the positions."""
     train_users: int = Field(default=2_000, ge=0, le=10**6)
+    """How many; 0 refuses training."""
     validation_users: int = Field(default=500, ge=0, le=10**6)
+    """How many."""
     test_users: int = Field(default=1_000, ge=0, le=10**6)
+    """How many."""
     direction: Direction = "downlink"
+    """Who sends: downlink, the base station; uplink, the user."""
     normalisation: Normalisation = "sample"
+    """What makes E|h|² = 1. ensemble: one constant, so that weak users stay weak; sample: path loss and shadowing are
+    taken out of each."""
     speed: tuple[float, float] = Field(default=(0.0, 0.0), strict=False)
+    """[least, largest] speed of users in m/s."""
     snapshots: int = Field(default=1, ge=1, le=2**20)
+    """Consecutive snapshots of a user, which share their rays."""
     snapshot_interval: float = Field(default=0.0, ge=0, le=1e3)
+    """Seconds from one snapshot to the next."""
     subcarriers: int = Field(default=1, ge=1, le=2**16)
+    """How many; one is the narrowband sum of all taps."""
     subcarrier_spacing: float = Field(default=120e3, ge=1, le=1e10)
+    """In hertz."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -122,11 +122,17 @@ class ScmSection(ChannelSection):
     """The spatial channel model; spreads are standard deviations in degrees."""
 
     kind: Literal["scm"]
+    """Which channels these are."""
     carrier: float = Field(default=2e9, ge=1e6, le=1e13)
+    """Carrier frequency in hertz."""
     direction: Direction = "uplink"
+    """Who sends: downlink, the base station; uplink, the user."""
     clusters: int = Field(default=3, ge=1, le=8)
+    """Of a sample, each a Laplacian power spectrum over angles."""
     bs_spread: float = Field(default=2.0, gt=0, le=90)
+    """Spread of a cluster at the base station, degrees."""
     ue_spread: float = Field(default=35.0, gt=0, le=90)
+    """Spread of a cluster at the user, degrees."""
 
     def source(self, bs: ArraySection, ue: ArraySection, backend: Backend = "factored") -> ScmSource:
         for name, end in (("bs", bs), ("ue", ue)):

@@ -15,23 +15,37 @@ if TYPE_CHECKING:
 
 
 class Section(BaseModel):
-    """A table of a scenario file: frozen, without unknown keys, with the types as written."""
+    """A table of a scenario file: frozen, without unknown keys, with the types as written.
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+    The docstring of a key is its description, for `chanest show` and the site.
+    """
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
 
 
 class ArraySection(Section):
     """An array and the orientations it may take, in wavelengths and degrees."""
 
     rows: int = Field(ge=1, le=1024)
+    """Elements one above the other."""
     columns: int = Field(ge=1, le=1024)
+    """Elements side by side."""
     spacing: float = Field(default=0.5, ge=1e-3, le=1e3)
+    """From element to element, in wavelengths."""
     polarization: Polarization = "V"
+    """V, H, both (VH), or cross: both slanted by 45°. Two polarisations double the antennas."""
     pattern: Pattern = "omni"
+    """Of an element: omni, or the patterns of TR 38.901."""
     yaw: float = Field(default=0.0, ge=-360, le=360)
+    """Degrees that the array is turned, from looking along +x towards +y."""
     yaw_spread: float = Field(default=0.0, ge=0, le=180)
+    """Every sample turns it by up to as many degrees more, either way."""
     tilt: float = Field(default=0.0, ge=-90, le=90)
+    """Degrees that the array looks down."""
     tilt_spread: float = Field(default=0.0, ge=0, le=90)
+    """Every sample tilts it by up to as many degrees more, either way."""
 
     def array(self) -> Array:
         """The geometry."""

@@ -176,18 +176,32 @@ class SystemLevelSection(ChannelSection):
     """A cell of TR 38.901: its kind is the environment; hertz, m/s. One subcarrier means the narrowband sum of taps."""
 
     kind: Environment
+    """Which channels these are."""
     carrier: float = Field(default=28e9, ge=5e8, le=1e11)
+    """Carrier frequency in hertz."""
     direction: Direction = "downlink"
+    """Who sends: downlink, the base station; uplink, the user."""
     normalisation: Normalisation = "sample"
+    """What makes E|h|² = 1. ensemble: one constant, so that weak users stay weak; sample: path loss and shadowing are
+    taken out of each."""
     loss: Literal["low", "high"] = "low"
+    """Of buildings, for users indoors in umi and uma."""
     indoor: float | None = Field(default=None, ge=0, le=1)
+    """Share of users indoors; that of TR 38.901 unless said."""
     line_of_sight: LineOfSight = "random"
+    """random: as TR 38.901 draws it; always or never for all users."""
     office: Literal["open", "mixed"] = "open"
+    """Of inh: open or mixed."""
     speed: tuple[float, float] = Field(default=(0.0, 0.0), strict=False)
+    """[least, largest] speed of users in m/s."""
     snapshots: int = Field(default=1, ge=1, le=2**20)
+    """Consecutive snapshots of a user, which share their rays."""
     snapshot_interval: float = Field(default=0.0, ge=0, le=1e3)
+    """Seconds from one snapshot to the next."""
     subcarriers: int = Field(default=1, ge=1, le=2**16)
+    """How many; one is the narrowband sum of all taps."""
     subcarrier_spacing: float = Field(default=120e3, ge=1, le=1e10)
+    """In hertz."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

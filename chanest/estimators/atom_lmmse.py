@@ -40,6 +40,7 @@ class AtomLMMSE(Guarded):
     name = "atom-lmmse"
     summary = "ours: the power of every atom of a learned dictionary adapts to the measurement; each step is exact"
     needs_fit = True
+    learns_from_rays = True
     half_precision = True
     narrowband = True
     one_polarisation = True

@@ -51,6 +51,7 @@ class ClusterLMMSE(GaussianEstimator):
     alike_subcarriers = True
     needs_fit = True
     half_precision = True
+    learns_from_rays = True
     one_polarisation = True
     longest = 1024
     per_subcarrier = True

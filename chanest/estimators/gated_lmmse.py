@@ -43,6 +43,7 @@ class GatedLMMSE(FamilyEstimator, Guarded):
     summary = "ours: the covariance adapts to y, proposed by a network and verified by likelihoods; each step is exact"
     needs_fit = True
     learns_from_pilots = True
+    learns_from_rays = True
     half_precision = True
     narrowband = True
 

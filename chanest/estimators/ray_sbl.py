@@ -44,6 +44,7 @@ class RaySBL(GaussianEstimator):
     name = "ray-sbl"
     summary = "SBL over the pairs of directions that rays of training channels have, from their mean powers"
     needs_fit = True
+    learns_from_rays = True
     narrowband = True
     one_polarisation = True
 

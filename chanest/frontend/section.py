@@ -35,8 +35,11 @@ class CombSection(PatternSection):
     """Every beam in a symbol of its own, on every `spacing`-th subcarrier."""
 
     kind: Literal["comb"]
+    """Which pattern this is."""
     spacing: int = Field(ge=1, le=2**16)
+    """From one pilot subcarrier to the next."""
     offset: int = Field(default=0, ge=0, le=2**16)
+    """The first pilot subcarrier."""
     seed: int | None = Field(default=None, ge=0, lt=2**63)
     """Of QPSK values; none sends ones."""
     symbols: Symbols | None = None
@@ -66,9 +69,13 @@ class KroneckerSection(PatternSection):
     """Whole symbols, in each of which as many beams take the subcarriers in turn."""
 
     kind: Literal["kronecker"]
+    """Which pattern this is."""
     symbols: Symbols = (2, 11)
+    """Symbols of the slot that carry pilots."""
     slot: int = Field(default=SLOT, ge=1, le=2**10)
+    """Symbols of the grid."""
     seed: int = Field(default=0, ge=0, lt=2**63)
+    """Of the QPSK values."""
 
     def positions(self, beams: int) -> int:
         return len(self.symbols)
@@ -88,11 +95,17 @@ class DMRSSection(PatternSection):
     """5G NR uplink DMRS of a slot: in each position as many beams as antenna ports, 0, 1, …, separated by codes."""
 
     kind: Literal["dmrs"]
+    """Which pattern this is."""
     type: Literal[1, 2] = 1
+    """Configuration type of TS 38.211."""
     length: Literal[1, 2] = 1
+    """Symbols of a position: single or double."""
     additional: Literal[0, 1, 2, 3] = 0
+    """Further positions in the slot."""
     groups: Literal[1, 2, 3] = 2
+    """CDM groups that carry no data."""
     identity: int = Field(default=1, ge=0, lt=2**16)
+    """Scrambling identity of the sequence."""
 
     def positions(self, beams: int) -> int:
         return len(self._of((0,)).positions(SLOT)) // self.length

@@ -62,7 +62,8 @@ class BenchStudy(DrawsStudy):
         for estimator in self.estimators:
             estimator_class(estimator)
         if not any(self._plan(scenario)[0] for scenario in self.scenarios):
-            raise ValueError(f"nothing can run: {self.left_out()[0]}")
+            refused = (why for scenario in self.scenarios for why in self._plan(scenario)[1].values())
+            raise ValueError(f"nothing can run: {next(refused, None) or self.left_out()[0]}")
 
     def cells(self) -> list[Cell]:
         """Scenario by scenario and point by point, so that all share the draws of a point.
@@ -118,12 +119,12 @@ class BenchStudy(DrawsStudy):
         return problem_of(scenario).source.obstacle("test")
 
     def left_out(self) -> list[str]:
-        """A line on every scenario that is left out or has fewer channels, and on every estimator that some cannot use."""
-        where: dict[tuple[str, str], list[str]] = defaultdict(list)
+        """A line on the estimators that some scenarios cannot use, and one on every scenario with fewer channels or none."""
+        where: dict[str, list[str]] = defaultdict(list)
         notes = []
         for scenario in self.scenarios:
-            for name, why in self._plan(scenario)[1].items():
-                where[name, why.replace(scenario.name, "SCENARIO")].append(scenario.name)
+            for name in self._plan(scenario)[1]:
+                where[name].append(scenario.name)
             part = self.part(scenario)
             if obstacle := self._obstacle(scenario):
                 notes.append(f"{scenario.name} is left out: {obstacle}")
@@ -132,11 +133,11 @@ class BenchStudy(DrawsStudy):
                 notes.append(f"{scenario.name} has {part.channels:,} different test channels, and gets no more")
             if unfit := [f"{value:g}" for value in self.values if value not in part.values]:
                 notes.append(f"{scenario.name} is left out at {self.sweep} = {', '.join(unfit)}, which do not suit it")
-        refused = []
-        for (name, why), places in where.items():
-            reason = why.replace("SCENARIO", places[0]) if len(places) == 1 else why
-            refused.append(f"{name} is left out on {', '.join(places)}: {reason}")
-        return [*refused, *notes]
+        together: dict[tuple[str, ...], list[str]] = defaultdict(list)
+        for name, places in where.items():
+            together[tuple(places)].append(name)
+        said = "; ".join(f"{', '.join(names)} on {', '.join(places)}" for places, names in together.items())
+        return [*([f"left out: {said} (why: chanest estimators SCENARIO)"] if said else []), *notes]
 
     def cell_id(self, cell: Cell) -> str:
         return f"{cell['scenario']}.{cell['name']}.at_{cell['value']:g}.snr_{cell['snr_db']:g}"

@@ -2,6 +2,7 @@
 
 import math
 import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -43,7 +44,7 @@ def evaluate(
     channels: Channels = 1000,
     bounds: Annotated[bool, typer.Option(help="Evaluate the bounds beside the estimators.")] = True,
     trained_on: TrainedOn = None,
-    device: Annotated[str, typer.Option(help="Where estimators run: cpu or cuda.")] = "cpu",
+    device: Annotated[str, typer.Option("--device", help="Where estimators run: auto, cpu, cuda or cuda:N.")] = "cpu",
     seed: Seed = 1,
     workers: Workers = 1,
     scheduler: Scheduler = None,
@@ -53,13 +54,15 @@ def evaluate(
 ) -> None:
     """Compare estimators on the same test channels. Run it again after an interruption and it goes on."""
     from chanest.studies.accuracy import AccuracyStudy, usable_bounds
+    from vlista_core.devices import find_device
 
+    place = str(find_device("device", device))
     scenario, lender = scenario_of(name), _lender(trained_on)
     chosen, notes = chosen_estimators(scenario, estimators, lender)
     over, values = parse_sweep(sweep)
     study = AccuracyStudy(
         scenario=scenario, estimators=chosen, bounds=usable_bounds(scenario) if bounds else (),
-        snr_db=parse_snr(snr), channels=channels, seed=seed, sweep=over, values=values, trained_on=lender, device=device,
+        snr_db=parse_snr(snr), channels=channels, seed=seed, sweep=over, values=values, trained_on=lender, device=place,
     )  # fmt: skip
     _run(study, output, workers, scheduler, restart, hours, notes)
 
@@ -117,6 +120,10 @@ def calibration(
     scenario = scenario_of(name)
     chosen, notes = chosen_estimators(scenario, estimators)
     study = CoverageStudy(scenario=scenario, estimators=chosen, snr_db=parse_snr(snr), channels=channels, seed=seed)
+    if estimators == "all" and (bare := study.without_variance()):
+        advice = f"made by: chanest calibrate {shlex.quote(name)} -e {','.join(bare)}"
+        notes = [*notes, f"left out: {', '.join(bare)} for want of variances ({advice})"]
+        study = study.model_copy(update={"estimators": tuple(each for each in chosen if each not in bare)})
     _run(study, output, workers, scheduler, restart, hours, notes)
 
 
@@ -145,6 +152,7 @@ def link(
 ) -> None:
     """Send coded blocks through Sionna with each estimator (or sionna-ls, perfect, …) in the receiver."""
     from chanest.studies.link import LinkStudy, usable_receivers
+    from chanest.weights import left_out
 
     scenario = scenario_of(name)
     if err_var not in _ERR_VAR:
@@ -156,14 +164,16 @@ def link(
         modulation=modulation, rate=rate, streams=streams, data_symbols=data_symbols, subcarriers=subcarriers,
         precoding=beams, validation=validation, err_var=_ERR_VAR[err_var],
     )  # fmt: skip
-    _run(study, output, workers, scheduler, restart, hours, _notes(refused))
+    _run(study, output, workers, scheduler, restart, hours, left_out(scenario, refused))
 
 
 @one_line_errors()
 def novelty(
     name: Name,
     score: Annotated[str, typer.Option(help="antennas, residual, likelihood, dictionary, or several.")] = "antennas",
-    estimator: Annotated[str | None, typer.Option("--estimator", "-e", help="In place of each score's own.")] = None,
+    estimators: Annotated[
+        str | None, typer.Option("--estimators", "-e", help="One name, in place of each score's own.")
+    ] = None,
     changes: Annotated[str, typer.Option(help="all, none (false alarms only), or names such as cdl-a,tilt.")] = "all",
     snr: Snr = "10",
     lengths: Annotated[str, typer.Option(help="Frames of a stream, with commas between.")] = "1,5,10,20,50",
@@ -183,9 +193,12 @@ def novelty(
     from chanest.studies.novelty import NoveltyStudy
 
     scenario = scenario_of(name)
+    named = names_in(estimators or "")
+    if len(named) > 1:
+        raise ValueError(f"estimators must be one name in a novelty study, got {', '.join(named)}")
     known = {"all": change_names(scenario), "none": []}
     study = NoveltyStudy(
-        scenario=scenario, scores=tuple(names_in(score)), estimator=estimator,
+        scenario=scenario, scores=tuple(names_in(score)), estimator=named[0] if named else None,
         changes=tuple(known.get(changes, names_in(changes))), snr_db=parse_snr(snr), lengths=parse_lengths(lengths),
         frames=frames, home_frames=home, reference_frames=reference, level=level, seed=seed,
     )  # fmt: skip
@@ -285,21 +298,18 @@ def _lender(trained_on: str | None) -> str | None:
 def chosen_estimators(
     scenario: "Scenario", names: str, trained_on: str | None = None
 ) -> tuple[tuple[str, ...], list[str]]:
-    """The estimators that were named, or all that can run; and a line on each that cannot."""
+    """The estimators that were named, or all that can run; and a line on those that cannot."""
     from chanest.estimators import estimator_class
     from chanest.problem import ChannelProblem
-    from chanest.weights import usable_estimators
+    from chanest.weights import left_out, usable_estimators
 
     if names != "all":
         for each in names_in(names):
             estimator_class(each)
         return tuple(names_in(names)), []
-    usable, refused = usable_estimators(ChannelProblem(scenario), trained_on)
-    return tuple(usable), _notes(refused)
-
-
-def _notes(refused: dict[str, str]) -> list[str]:
-    return [f"{name} is left out: {why}" for name, why in refused.items()]
+    problem = ChannelProblem(scenario)
+    usable, refused = usable_estimators(problem, trained_on)
+    return tuple(usable), left_out(problem, refused, trained_on)
 
 
 def _run(

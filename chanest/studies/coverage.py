@@ -1,5 +1,6 @@
 """Whether variances can be trusted: coverage, calibration error, likelihood and sharpness on fresh test channels."""
 
+import shlex
 from pathlib import Path
 from typing import ClassVar
 
@@ -49,18 +50,22 @@ class CoverageStudy(ChannelStudy):
         files: dict[str, Cell] = {}
         for name in self.estimators:
             files[name] = planned_files(name, self.problem)
-            if files[name]["calibration"] is None:
-                self._check_variance(name)
+            if files[name]["calibration"] is None and not self._has_variance(name):
+                given = shlex.quote(self.scenario.given_as or "SCENARIO.toml")
+                fit = f"fit one: chanest calibrate {given} -e {name}"
+                raise ValueError(f"{name} has no variance for {self.scenario.name}; {fit}")
         return [
             {"name": name, "snr_db": snr, **common, **files[name]} for name in self.estimators for snr in self.snr_db
         ]
 
-    def _check_variance(self, name: str) -> None:
-        """ValueError where an estimator without a calibration has no variance of its own."""
+    def without_variance(self) -> list[str]:
+        """The estimators that have neither a calibration nor a variance of their own."""
+        return [name for name in self.estimators if not self._has_variance(name)]
+
+    def _has_variance(self, name: str) -> bool:
         one = self.problem.sample(1, seed=self.seed, split="validation", snr_db=self.snr_db[0])
-        if get_estimator(name, self.problem, substitute=False).estimate(one.y, one.phi, one.noise_var).variance is None:
-            scenario = self.scenario.name
-            raise ValueError(f"{name} has no variance for {scenario}; fit one: chanest calibrate {scenario} -e {name}")
+        estimator = get_estimator(name, self.problem, substitute=False)
+        return estimator.estimate(one.y, one.phi, one.noise_var).variance is not None
 
     def run(self, cell: Cell, context: Context) -> Row:
         """The calibrated variance and the method's own, of those that there are."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from chanest.bounds import BOUNDS
 from chanest.studies.common import BATCH
 from vlista_core.study import Table
 from vlista_core.study.tables import decibels, milliseconds, missing, number, signed
@@ -90,7 +91,7 @@ class Ranking:
         lines = []
         for name in (*estimators, *bounds):
             cost = self.costs.get(name, {})
-            label = f"{self.labels[name]} (bound)" if name in bounds else self.labels[name]
+            label = f"{self.labels[name]} ({BOUNDS[name].word()})" if name in bounds else self.labels[name]
             levels = (self.shown(name, point) for point in points)
             times = (milliseconds(cost.get(key)) for key in ("ms_batch_1", "ms_batch"))
             parameters = number(cost.get("parameters"), ",.0f")
@@ -126,7 +127,7 @@ class Ranking:
         """Who is best, how far from the bound, at what cost, and who is next."""
         names = self.best_first("estimator")
         if not names:
-            return "Only bounds were evaluated." if self.rows else ""
+            return "Only bounds and references were evaluated." if self.rows else ""
         point = value, snr = self.study.middle()
         best, *others = names
         if self.level(best, point) is None:
@@ -148,7 +149,8 @@ class Ranking:
         return (
             "NMSE is the ratio of sums Σ‖ĥ − h‖² / Σ‖h‖², every estimator on the same channels, beams and noise. Gap: dB "
             "above the LMMSE that knows the angles, averaged over the columns. Times are per channel, warm, one call on a "
-            f"single channel and on a batch of {self.batch}, with {threads} torch threads. Bounds know what no estimator can."
+            f"single channel and on a batch of {self.batch}, with {threads} torch threads. Bounds know what no "
+            "estimator can; a reference is no bound: an estimator that adapts to the channel at hand may pass it."
         )
 
     @property

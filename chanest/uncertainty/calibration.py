@@ -154,7 +154,7 @@ class Calibration(VarianceModel):
             return of_json(path.read_bytes(), cls)
         except (ValueError, OSError) as fault:
             said = f"{path} is no calibration of this version of chanest ({fault})"
-            raise ValueError(f"{said}; fit it again with: chanest calibrate") from None
+            raise ValueError(f"{said}; fit it again with: chanest calibrate SCENARIO -e NAME") from None
 
 
 def snr_db(noise_var: Tensor) -> Tensor:

@@ -54,7 +54,9 @@ class ChannelEstimate(Estimate):
         Conformal: see Calibration.radius for what is promised. A ValueError without a calibration.
         """
         if self._radius is None or self.variance is None:
-            raise ValueError("this estimate has no calibrated intervals; fit them with: chanest calibrate")
+            raise ValueError(
+                "this estimate has no calibrated intervals; fit them with: chanest calibrate SCENARIO -e NAME"
+            )
         return self._radius(level)[:, None] * self.variance.sqrt()
 
 

@@ -6,6 +6,8 @@ come before shipped ones.
 
 import copy
 import logging
+import shlex
+from collections.abc import Collection, Iterable
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -122,14 +124,24 @@ def uncalibrated(
     return estimator.eval()
 
 
-def check_usable(name: str, problem: ChannelProblem, path: Path | None, trained_on: str | None = None) -> None:
-    """ValueError unless the estimator can run on `problem`; of a weights file only the header is read."""
+def check_usable(
+    name: str, problem: ChannelProblem, path: Path | None, trained_on: str | None = None, *, others: bool = True
+) -> None:
+    """ValueError unless the estimator can run on `problem`; of a weights file only the header is read.
+
+    others: say, where the method is not for such problems, which estimators are.
+    """
     cls, scenario = estimator_class(name), problem.scenario
-    cls.check(problem)
+    try:
+        cls.check(problem)
+    except ValueError as fault:
+        able = usable_estimators(problem)[0] if others else []
+        instead = f"; which run on it: {', '.join(able)}" if able else ""
+        raise ValueError(f"{fault}{instead}") from None
     wanted = trained_on or scenario.name
     if path is None:
         if cls.needs_fit or trained_on is not None:
-            raise ValueError(f"{name} has no weights for {wanted}; train them with: chanest train {wanted} -e {name}")
+            raise ValueError(f"{name} has no weights for {wanted}{_how_to_train(name, problem, trained_on)}")
         return
     header = checkpoint.read_header(path)
     origin, length = provenance(path), cast("dict[str, Json]", header["provenance"]).get("signal_length")
@@ -145,8 +157,62 @@ def check_usable(name: str, problem: ChannelProblem, path: Path | None, trained_
     if trained_on is None and origin.get("channel_hash") != scenario.channel_hash():
         raise ValueError(
             f"{path.name} holds weights of the channels of {origin.get('scenario')}, not of {scenario.name}; pass "
-            f"trained_on to use them all the same, or train: chanest train {scenario.name} -e {name}"
+            f"trained_on to use them all the same{_how_to_train(name, problem)}"
         )
+
+
+def _how_to_train(name: str, problem: ChannelProblem, trained_on: str | None = None) -> str:
+    """The end of a message: the command that makes the weights, or why none can."""
+    if trained_on is not None:
+        return f"; train them with: chanest train {trained_on} -e {name}"
+    try:
+        estimator_class(name).check_training(problem)
+    except ValueError as fault:
+        return f", and it cannot learn there: {fault}"
+    return f"; train them with: {_training(name, problem)}"
+
+
+def _training(names: str, problem: ChannelProblem) -> str:
+    """The command that trains estimators on a problem; the call where the problem was made in Python."""
+    given = problem.scenario.given_as
+    if given is None:
+        return f"chanest.weights.training.train_estimator({names!r}, problem, Fit(seconds=300))"
+    return f"chanest train {shlex.quote(given)} -e {names}"
+
+
+def left_out(problem: AnyProblem, refused: Collection[str], trained_on: str | None = None) -> list[str]:
+    """One line on the estimators that cannot run on a problem: which training would bring in, and which are not for it."""
+    problem = as_problem(problem)
+    lacking = learnable(problem, refused, trained_on)
+    others = [name for name in refused if name not in lacking]
+    given = problem.scenario.given_as
+    parts = []
+    if lacking:
+        source = problem.scenario.name if trained_on is None else trained_on
+        train = _training(",".join(lacking), problem) if trained_on is None and given else ""
+        parts.append(f"{', '.join(lacking)} for want of weights for {source}{train and f' (made by: {train})'}")
+    if others:
+        why = f" (why: chanest estimators {shlex.quote(given)})" if given and trained_on is None else ""
+        parts.append(f"{', '.join(others)}, not for {problem.scenario.name}{why}")
+    return [f"left out: {'; '.join(parts)}"] if parts else []
+
+
+def learnable(problem: ChannelProblem, names: Iterable[str], trained_on: str | None = None) -> list[str]:
+    """The estimators that lack nothing but weights, which training would make."""
+    return [name for name in names if _learnable(name, problem, trained_on)]
+
+
+def _learnable(name: str, problem: ChannelProblem, trained_on: str | None) -> bool:
+    cls, source = estimator_class(name), trained_on or problem.scenario.name
+    if not cls.needs_fit or find_weights(name, source) is not None:
+        return False
+    try:
+        cls.check(problem)
+        if trained_on is None:
+            cls.check_training(problem)
+    except ValueError:
+        return False
+    return True
 
 
 def usable_estimators(problem: AnyProblem, trained_on: str | None = None) -> tuple[list[str], dict[str, str]]:
@@ -155,7 +221,7 @@ def usable_estimators(problem: AnyProblem, trained_on: str | None = None) -> tup
     for name in estimator_names():
         other = lender(name, trained_on)
         try:
-            check_usable(name, problem, find_weights(name, other or problem.scenario.name), other)
+            check_usable(name, problem, find_weights(name, other or problem.scenario.name), other, others=False)
         except ValueError as fault:
             refused[name] = str(fault)
         else:
@@ -187,7 +253,7 @@ def find_calibration(
         if found.profile is not None and len(found.profile) != estimator.signal_length:
             raise ValueError(
                 f"{path} has a profile of {len(found.profile)} entries for channels of {estimator.signal_length}; "
-                "fit it again with: chanest calibrate"
+                f"fit it again with: chanest calibrate {shlex.quote(problem.scenario.given_as or scenario)} -e {estimator.name}"
             )
         return found
     return None

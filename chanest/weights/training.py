@@ -56,6 +56,7 @@ def train_estimator(
         raise ValueError(f"{name} learns from nothing; weights to start from are for {able}")
     with _only_writer(name, problem, folder) as target:
         cls.check(problem)
+        cls.check_training(problem)
         before: dict[str, Json] = {}
         if start_from is None:
             estimator = cls.build(problem)

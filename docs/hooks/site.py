@@ -27,6 +27,7 @@ from pydantic.fields import FieldInfo
 
 import chanest
 from chanest.cli import app as chanest_app
+from chanest.frontend.section import AnyPattern
 from chanest.scenario import DataSection, FrontendSection, Scenario
 from chanest.studies import STUDIES
 from vlista_core.experiments import EXPERIMENTS
@@ -41,7 +42,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "cdl_channel_estimation": (),
     "own_estimator": ("--channels", "20", "--against", "ls,lmmse,universal,gated-lmmse"),
     "varying_beams": ("--seconds", "15"),
-    "link_level": ("--blocks", "40", "--estimators", "ls", "gated-lmmse"),
+    "link_level": ("--blocks", "40", "--estimators", "ls,gated-lmmse"),
     "novelty_detection": (),
     "sparse_recovery": (),
 }
@@ -210,6 +211,7 @@ def _scenario_page() -> str:
         _keys("At the top", Scenario),
         _keys("`[bs]` and `[ue]`", Scenario.model_fields["bs"].annotation),
         _keys("`[frontend]`", FrontendSection),
+        *(_keys(f"`[frontend.pattern]` of kind {_kind(kind)}", kind) for kind in get_args(AnyPattern)),
         *(_keys(f"`[channel]` of kind {_kind(kind)}", kind) for kind in kinds),
         _keys("`[data]`", DataSection),
         "## Shipped scenarios\n\n| name | what it is |\n|---|---|",

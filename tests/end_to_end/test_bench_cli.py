@@ -29,14 +29,12 @@ def test_two_scenarios_and_three_estimators_give_tables_a_heat_map_and_a_page(tm
     options = ["--scenarios", scenarios, "--snr", "10,20", "--channels", "8", "-o", out]
     first = _bench("-e", "ls,gmm,nomp", *options)
     assert first.exit_code == 0, first.stderr
-    assert first.stderr.startswith(
-        "note: gmm is left out on rt_munich_upa64x4: gmm has no weights for rt_munich_upa64x4; "
-    )
+    assert first.stderr.startswith("note: left out: gmm on rt_munich_upa64x4 (why: chanest estimators SCENARIO)")
     assert first.stdout.count(COLUMNS) == 3
     assert "**NMSE (dB) at 20 dB SNR**" in first.stdout
     assert (tmp_path / "run" / "gap_to_bound.png").read_bytes()[:4] == b"\x89PNG"
     page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
-    assert "gmm is left out on rt_munich_upa64x4" in page
+    assert "left out: gmm on rt_munich_upa64x4" in page
     read = read_study(tmp_path / "run", STUDIES)
     assert len(read.records) == 2 * (4 + 3)  # SNRs; three estimators or two, and a bound
     bounds = {record.cell["scenario"]: record.cell["name"] for record in read.records if record.cell["kind"] == "bound"}
@@ -54,12 +52,12 @@ def test_two_scenarios_and_three_estimators_give_tables_a_heat_map_and_a_page(tm
     ("arguments", "message"),
     [
         (["-e", "lsd"], "unknown estimator 'lsd'; known are ls, lmmse"),
-        (["--scenarios", "nowhere"], "nowhere: no such scenario; give one of cdl_a_upa64x4"),
+        (["--scenarios", "nowhere"], "nowhere: no such scenario; give one of cdl_a_upa64x4, "),
         (["--scenarios", "scm_64x1,scm_64x1"], "scenarios must be one or more, each once, got scm_64x1, scm_64x1"),
         (["--scenarios", ","], "scenarios must be one or more, each once, got none"),
         (
             ["--scenarios", "rma_upa64x4", "-e", "lmmse"],
-            "nothing can run: lmmse is left out on rma_upa64x4: lmmse has no",
+            "nothing can run: lmmse has no weights for rma_upa64x4; train them with: chanest train rma_upa64x4 -e lmmse",
         ),
         (["--trained-on", "nowhere"], "nowhere: no such scenario"),
         (["--channels", "0"], "channels must be an integer of at least 1"),

@@ -32,7 +32,9 @@ def test_the_main_example_compares_everything_and_saves_figure_and_report(tiny: 
     )
     assert done.returncode == 0, done.stderr
     assert "6 measurements of 8 unknowns" in done.stdout
-    assert "note: lmmse is left out" in done.stdout
+    (note,) = [line for line in done.stdout.splitlines() if line.startswith("note: ")]
+    assert note.startswith("note: left out: lmmse, gmm, ")
+    assert f"(made by: chanest train {tiny} -e lmmse,gmm," in note
     assert "| ls |" in done.stdout
     assert "(bound)" in done.stdout
     assert (out / "nmse_vs_snr.png").stat().st_size > 10_000

@@ -98,7 +98,11 @@ def test_killed_in_the_middle_it_goes_on_in_processes_and_reports(tiny: Path) ->
     resumed = _start(tiny, "run", "mnist-fixed", "--workers", "2", "-o", "run")
     said, notes = resumed.communicate(timeout=120)
     assert (resumed.returncode, notes) == (0, "")
-    assert len(said.splitlines()) == 6 - len(before)
+    assert len(said.splitlines()) == 6 - len(before) + 2
+    assert said.splitlines()[-2:] == [
+        "6 of 6 cells of mnist-fixed are done",
+        "next: python -m vlista_core.experiments table mnist-fixed -o run, or python -m vlista_core.experiments report run",
+    ]
     assert re.search(r"mnist-fixed\.a-dlista\.m10\.s0\.recipe-ours: ssim 0\.410 \(paper 0\.358\), \d+ s in all", said)
     records = _records()
     assert records[: len(before)] == before
@@ -112,7 +116,7 @@ def test_killed_in_the_middle_it_goes_on_in_processes_and_reports(tiny: Path) ->
     )
     assert re.search(r"mnist-fixed\s+6\s+6\s+A table of next to nothing", _call("list", "-o", "run").stdout)
 
-    assert _call("report", "-o", "run").exit_code == 0
+    assert _call("report", "run").exit_code == 0
     page = Path("run/report.html").read_text(encoding="utf-8")
     assert "Tiny &lt;b&gt;" in page
     assert "6 of 6 cells are done" in page
@@ -145,7 +149,7 @@ def test_a_cell_that_fails_leaves_the_others_and_ends_in_code_1(tiny: Path) -> N
     ]
     again = _call("run", "mnist-fixed", "--measurements", "10", "--seeds", "0", "--restart", "-o", "run")
     assert again.exit_code == 0
-    assert len(again.stdout.splitlines()) == 2
+    assert len(again.stdout.splitlines()) == 2 + 2
 
 
 @pytest.mark.parametrize(
@@ -163,7 +167,7 @@ def test_a_cell_that_fails_leaves_the_others_and_ends_in_code_1(tiny: Path) -> N
         (["run", "all", "-o", "tiny_experiment.py"], "the output folder cannot be made"),
         (["table", "mnist-fixed"], "out/experiments/mnist-fixed holds no study: there is no study.json"),
         (["table", "mnits"], "unknown study 'mnits'"),
-        (["report", "-o", "nowhere"], "nowhere holds no finished cells of a study"),
+        (["report", "nowhere"], "nowhere holds no finished cells of a study"),
     ],
 )
 def test_mistakes_are_one_line_and_code_2(tiny: Path, arguments: list[str], message: str) -> None:
@@ -172,6 +176,13 @@ def test_mistakes_are_one_line_and_code_2(tiny: Path, arguments: list[str], mess
     assert result.stderr.startswith(f"error: {message}")
     assert result.stderr.count("\n") == 1
     assert not Path("out").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments", [["-h"], ["--help"], ["run", "-h"], ["table", "-h"], ["report", "-h"], ["--version"]]
+)
+def test_help_and_version_are_spelled_as_in_chanest(arguments: list[str]) -> None:
+    assert _call(*arguments).exit_code == 0
 
 
 def test_the_module_is_the_command_line() -> None:

@@ -79,8 +79,7 @@ def test_the_example_sends_blocks_and_is_short_enough_to_read(tiny: str, tmp_pat
         "--blocks",
         "8",
         "--snr",
-        "0",
-        "10",
+        "0,10",
     ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(

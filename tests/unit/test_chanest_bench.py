@@ -145,8 +145,8 @@ def test_weights_are_lent_to_equal_arrays_without_their_own_and_left_out_elsewhe
     scenarios = tuple(chanest.load_scenario(name) for name in names)
     alone = BenchStudy(scenarios=scenarios, estimators=("ls", "gmm"), snr_db=(0.0,))
     assert [cell["scenario"] for cell in alone.cells() if cell["name"] == "gmm"] == [CDL]
-    advice = "gmm has no weights for SCENARIO; train them with: chanest train SCENARIO -e gmm"
-    assert alone.left_out() == [f"gmm is left out on rma_upa64x4, clusters_dual_4x8: {advice}"]
+    where = "gmm on rma_upa64x4, clusters_dual_4x8"
+    assert alone.left_out() == [f"left out: {where} (why: chanest estimators SCENARIO)"]
     lent = alone.model_copy(update={"trained_on": scenarios[0]})
     found = {cell["scenario"]: cell["lent_by"] for cell in lent.cells() if cell["name"] == "gmm"}
     assert found == {CDL: None, "rma_upa64x4": CDL}
@@ -187,7 +187,7 @@ def test_a_bench_says_what_is_wrong_with_it(tmp_path: Path) -> None:
         ({"sweep": "pilots"}, "no value of the sweep over pilots suits it"),
         (
             {"scenarios": (chanest.load_scenario("rma_upa64x4"),), "estimators": ("lmmse",)},
-            "nothing can run: lmmse is left",
+            "nothing can run: lmmse has no weights",
         ),
     ):
         study = BenchStudy.model_validate({"scenarios": (one,), "estimators": ("ls",), **changes})

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import chanest
+from chanest.bounds import BOUNDS as REGISTERED
 from chanest.plotting.studies import LOOKS
 from chanest.studies import STUDIES
 from chanest.studies.accuracy import AccuracyStudy
@@ -259,3 +260,17 @@ def test_the_recorded_tables_are_those_of_the_recorded_rows(folder: str) -> None
 def test_a_folder_without_a_study_is_told(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="holds no finished cells of a study"):
         write_page(tmp_path, STUDIES)
+
+
+def test_what_estimators_pass_is_called_a_reference_and_what_they_do_not_a_bound() -> None:
+    read = read_study(RECORDED / "cdl_c_upa64x4", STUDIES)
+    rows = read.frame[read.frame["kind"] != "cost"]
+    levels = rows.pivot_table(index=["kind", "name"], columns="snr_db", values="nmse_db")
+    best = levels.loc["estimator"].min()
+    words = {
+        str(name): "reference" if (best < level).any() else "bound" for name, level in levels.loc["bound"].iterrows()
+    }
+    assert words == {name: REGISTERED[name].word() for name in words}
+    assert words["oracle-support"] == words["genie-ensemble"] == "reference"
+    shown = [line[0] for line in read.study.tables(read.frame)[0].lines[-len(words) :]]
+    assert sorted(shown) == sorted(f"{REGISTERED[name].label} ({word})" for name, word in words.items())

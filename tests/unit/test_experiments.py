@@ -18,7 +18,7 @@ from torch import Tensor
 from vlista_core.data.synthetic import SyntheticProblem
 from vlista_core.estimate import Estimate, Estimator, Measurement
 from vlista_core.experiments import EXPERIMENTS
-from vlista_core.experiments.cli import chosen_studies, folder_of, integers, is_wanted, wanted_studies
+from vlista_core.experiments.choosing import chosen_studies, folder_of, integers, is_wanted, wanted_studies
 from vlista_core.experiments.curves import LOOKS
 from vlista_core.experiments.experiment import compared, printed, published, struck
 from vlista_core.experiments.images import ImageTable, Mnist

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
-from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.progress import DownloadColumn, TransferSpeedColumn
 
 from vlista_core.files import leftover_mark, remove_leftovers
 from vlista_core.progress import terminal_bar
@@ -140,7 +140,6 @@ def unpack(archive: bytes, origin: str) -> dict[str, bytes]:
 @contextmanager
 def _progress_bar(name: str, size: int | None) -> Iterator[Callable[[int], None]]:
     """Give a function that moves the bar by a number of bytes; nothing is shown unless both outputs are terminals."""
-    columns = BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()
-    with terminal_bar(TextColumn("{task.description}"), *columns) as bar:
+    with terminal_bar(DownloadColumn(), TransferSpeedColumn()) as bar:
         task = bar.add_task(name, total=size)
         yield lambda count: bar.advance(task, count)

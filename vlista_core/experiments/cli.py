@@ -1,21 +1,28 @@
-"""The commands: list, run, table, report."""
+"""The commands: list, run, table, report. What one needs is imported when it runs, so that help comes at once."""
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import torch
 import typer
-from rich.table import Table
 
-from vlista_core.devices import find_device
-from vlista_core.experiments import EXPERIMENTS
-from vlista_core.experiments.images import SIZES, ImageExperiment
-from vlista_core.study import Cell, Ended, Options, Study, read_study, study_class
-from vlista_core.study.commands import FOREVER, Hours, Restart, Scheduler, Workers, finish, run_with_bar
-from vlista_core.study.page import markdown, write_page
-from vlista_core.study.store import holds_study
-from vlista_core.terminal import TrainedOn, names_in, one_line_errors, out, tell
+from vlista_core.terminal import (
+    FOREVER,
+    Hours,
+    Restart,
+    Scheduler,
+    TrainedOn,
+    Version,
+    Workers,
+    names_in,
+    next_step,
+    one_line_errors,
+    out,
+    tell,
+)
+
+if TYPE_CHECKING:
+    from vlista_core.experiments.choosing import Wanted
+    from vlista_core.study import Ended
 
 app = typer.Typer(
     name="vlista_core.experiments",
@@ -23,27 +30,47 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 Output = Annotated[Path, typer.Option("--output", "-o", help="Folder of the run; each experiment has its own in it.")]
 Only = Annotated[str | None, typer.Option(help="Only these, with commas between.")]
 Sized = Annotated[str, typer.Option(help="full, or half: images of half the width and height, in well under an hour.")]
-Wanted = Mapping[str, Sequence[str | int]]
-"""Key of a cell -> its wanted values; none wanted is any."""
 FOLDER = Path("out") / "experiments"
 TITLE = "Variational Learning ISTA: the experiments"
+_PROGRAM = "python -m vlista_core.experiments"
+
+
+@app.callback()
+def _main(version: Version = False) -> None:
+    """The paper's experiments: run them, and see ours beside what the paper prints."""
 
 
 @app.command("list")
 def list_experiments(output: Output = FOLDER, size: Sized = "full") -> None:
     """List the experiments, and how much of each is done."""
-    table = Table("name", "cells", "done", "what it is", box=None, header_style="bold")
+    from rich.table import Table
+
+    from vlista_core.experiments import EXPERIMENTS
+    from vlista_core.experiments.choosing import chosen_studies, folder_of
+    from vlista_core.study import read_study
+    from vlista_core.study.store import holds_study
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("name", no_wrap=True)
+    table.add_column("cells", justify="right", no_wrap=True)
+    table.add_column("done", justify="right", no_wrap=True)
+    table.add_column("what it is")
+    count = finished = 0
     with one_line_errors():
         for study in chosen_studies("all", size=size):
             folder = output / folder_of(study)
             done = len(read_study(folder, EXPERIMENTS).records) if holds_study(folder) else 0
             table.add_row(study.name, str(len(study.cells())), str(done), study.summary)
+            count, finished = count + len(study.cells()), finished + done
     out.print(table)
+    tell(f"{finished} of {count} cells are done in {output}")
+    next_step(f"{_PROGRAM} run NAME")
 
 
 @app.command()
@@ -63,6 +90,11 @@ def run(
     device: TrainedOn = "auto",
 ) -> None:
     """Run the cells that are not done yet. Run it again after an interruption and it goes on."""
+    from vlista_core.devices import find_device
+    from vlista_core.experiments.choosing import chosen_studies, folder_of, integers, is_wanted, wanted_studies
+    from vlista_core.study import Options
+    from vlista_core.study.commands import finish, run_with_bar
+
     with one_line_errors():
         wanted: Wanted = {
             "measurements": integers("measurements", measurements),
@@ -73,6 +105,12 @@ def run(
         studies = wanted_studies(name, chosen_studies(name, data, find_device("device", device), size), wanted)
         options = Options(workers, scheduler, restart, hours, (), lambda cell: is_wanted(cell, wanted), None, _tell)
         results = run_with_bar(name, {output / folder_of(study): study for study in studies}, output, options)
+    done = sum(len(result.records) for result in results)
+    all_cells = sum(len(result.study.cells()) for result in results)
+    tell(f"{done} of {all_cells} cells of {name} are done")
+    if done:
+        table = "" if name == "all" else f"{_PROGRAM} table {name} -o {output}, or "
+        next_step(f"{table}{_PROGRAM} report {output}")
     finish(results)
 
 
@@ -81,6 +119,11 @@ def show_table(
     name: Annotated[str, typer.Argument(help="An experiment.")], output: Output = FOLDER, size: Sized = "full"
 ) -> None:
     """Print the tables of an experiment, in Markdown: ours, the paper's, the difference."""
+    from vlista_core.experiments import EXPERIMENTS
+    from vlista_core.experiments.choosing import chosen_studies, folder_of
+    from vlista_core.study import read_study
+    from vlista_core.study.page import markdown
+
     with one_line_errors():
         (study,) = chosen_studies(name, size=size)
         read = read_study(output / folder_of(study), EXPERIMENTS)
@@ -88,62 +131,18 @@ def show_table(
 
 
 @app.command()
-def report(output: Output = FOLDER) -> None:
+def report(run: Annotated[Path, typer.Argument(help="The folder of a run.")] = FOLDER) -> None:
     """Write every table and figure, and one HTML page that holds all of them."""
+    from vlista_core.experiments import EXPERIMENTS
+    from vlista_core.study.page import write_page
+
     with one_line_errors():
-        page = write_page(output, EXPERIMENTS, title=TITLE)
+        page = write_page(run, EXPERIMENTS, title=TITLE)
     tell(f"report: {page}")
+    next_step("open the report in a browser")
 
 
-def chosen_studies(
-    name: str, data: Path | None = None, device: torch.device | str = "cpu", size: str = "full"
-) -> list[Study]:
-    """The study of a name, or those of "all", which at half size are those of images."""
-    if size not in SIZES:
-        raise ValueError(f"size must be one of {', '.join(SIZES)}, got {size!r}")
-    found = [study_class(each, EXPERIMENTS) for each in (EXPERIMENTS if name == "all" else [name])]
-    shared = {"data": data and data.resolve(), "device": str(device)}
-    if size == "full":
-        return [kind.model_validate(shared) for kind in found]
-    images = [kind for kind in found if issubclass(kind, ImageExperiment)]
-    if not images:
-        raise ValueError(f"{name} has no images, so size must be full, got {size}")
-    return [kind.model_validate({**shared, "size": size}) for kind in images]
-
-
-def folder_of(study: Study) -> str:
-    """Where a study lies in the folder of a run."""
-    half = isinstance(study, ImageExperiment) and study.size == "half"
-    return f"{study.name}-half" if half else study.name
-
-
-def wanted_studies(name: str, studies: Sequence[Study], wanted: Wanted) -> list[Study]:
-    """The studies that have wanted cells; ValueError unless there are some, and each value is one of some cell."""
-    where = f"{name} has no cells" if name != "all" else "no experiment has cells"
-    for key, values in wanted.items():
-        known = list(dict.fromkeys(cell[key] for study in studies for cell in study.cells() if key in cell))
-        for value in (value for value in values if value not in known):
-            raise ValueError(f"{where} with {key} {value!s}; allowed are {', '.join(map(str, known))}")
-    found = [study for study in studies if any(is_wanted(cell, wanted) for cell in study.cells())]
-    if not found:
-        raise ValueError(f"{name} has no cell with all of these models, measurements and seeds at once")
-    return found
-
-
-def is_wanted(cell: Cell, wanted: Wanted) -> bool:
-    """Whether a cell has one of the wanted values of each key."""
-    return all(not values or cell.get(key) in values for key, values in wanted.items())
-
-
-def integers(option: str, text: str | None) -> list[int]:
-    """Integers with commas between, none for None, or a ValueError that names the option."""
-    try:
-        return [] if text is None else [int(part) for part in text.split(",")]
-    except ValueError:
-        raise ValueError(f"{option} must be integers with commas between, such as 1,10, got {text!r}") from None
-
-
-def _tell(ended: Ended) -> None:
+def _tell(ended: "Ended") -> None:
     """A finished cell in one line."""
     if ended.record is not None:
         words = ended.study.describe(ended.record.cell, ended.record.row)

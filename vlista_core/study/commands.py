@@ -18,6 +18,7 @@ from vlista_core.terminal import (
     Restart,
     Scheduler,
     Workers,
+    next_step,
     out,
     say,
     step_bar,
@@ -29,13 +30,18 @@ __all__ = [
 ]  # fmt: skip
 
 
+_NO_OPTIONS = frozenset({"bounds"})
+"""Fields that grow and that no option names one by one."""
+
+
 def run_command(study: Study, folder: Path, registry: Registry, options: Options) -> None:
     """Run one study with a bar into `folder`, write its page, print its tables; exit code 1 where cells failed."""
     for note in options.notes:
         say(f"note: {note}")
     results = run_with_bar(study.title(), {folder: study}, folder, options)
     if results[0].records:
-        show(folder, registry)
+        options_of = " or ".join(f"--{name.removesuffix('_db')}" for name in sorted(study.growing - _NO_OPTIONS))
+        show(folder, registry, f"; the same command with others in {options_of} adds them" if options_of else "")
     finish(results)
 
 
@@ -65,8 +71,8 @@ def finish(results: Sequence[Result]) -> None:
         raise typer.Exit(1)
 
 
-def show(folder: Path, registry: Registry) -> None:
-    """Write the page of a folder; print the tables and the message of its own study."""
+def show(folder: Path, registry: Registry, more: str = "") -> None:
+    """Write the page of a folder; print the tables and the message of its own study, and what to do next, and `more`."""
     page, read = write_page(folder, registry), read_study(folder, registry)
     frame = read.frame
     for table in read.study.tables(frame):
@@ -75,3 +81,4 @@ def show(folder: Path, registry: Registry) -> None:
     if message := read.study.headline(frame):
         tell(message)
     tell(f"report: {page}")
+    next_step(f"open the report in a browser{more}")

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from vlista_core.files import UnwritableError, check_folder, in_words
 from vlista_core.problems import check_count
-from vlista_core.progress import listening
+from vlista_core.progress import known_figures, listening
 from vlista_core.study.base import Cell, Context, Study, silent
 from vlista_core.study.spread import connect, run_in_processes, run_on_cluster
 from vlista_core.study.store import Provenance, Record, Store, frame, holds_study
@@ -224,7 +224,7 @@ def run_job(job: _Job, report: Callable[[_Job, float, str], None] | None = None)
     context = Context(job.scratch, silent if report is None else partial(report, job))
 
     def training(share: float, loss: float, validation: float, speed: float) -> None:
-        context.report(share, f"validation {validation:.4g}, {speed:.0f} samples/s")
+        context.report(share, f"{known_figures(validation=validation)}, {speed:.0f} samples/s")
 
     try:
         torch.set_num_threads(job.threads)

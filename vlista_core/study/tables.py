@@ -94,8 +94,8 @@ class Table:
         return ["bound" if line >= len(lines) - self.bounds else "" if line else best for line in lines]
 
     def rich(self, columns: int) -> RichTable:
-        """The first `columns` columns for a terminal."""
-        shown = RichTable(title=self.title, box=None, header_style="bold", title_justify="left", pad_edge=False)
+        """The first `columns` columns for a terminal, without the title, which may be wider than they are."""
+        shown = RichTable(box=None, header_style="bold", pad_edge=False)
         for number, text in enumerate(self.heading[:columns]):
             shown.add_column(text, justify="right" if number else "left", no_wrap=number > 0, overflow="fold")
         styles = {"best": "bold", "bound": "dim", "": None}
@@ -113,16 +113,15 @@ def print_table(table: Table, console: Console | None = None) -> None:
     columns = len(table.heading)
     while columns > 2 and _width(table, columns) > console.width:
         columns -= 1
+    console.print(table.title, style="italic", highlight=False, markup=False)
     console.print(table.rich(columns))
     if left_out := table.heading[columns:]:
         console.print(f"not shown for want of width: {', '.join(left_out)}", style="dim", highlight=False, markup=False)
 
 
 def _width(table: Table, columns: int) -> int:
-    """What the columns need without the title, which wraps."""
-    shown = table.rich(columns)
-    shown.title = None
-    return Console(width=10_000).measure(shown).maximum
+    """What the columns need."""
+    return Console(width=10_000).measure(table.rich(columns)).maximum
 
 
 def decibels(value: float | None, digits: int = 1, *, diverged: float | None = None) -> str:
