@@ -18,7 +18,7 @@ from vlista_core.tensorfile import Json
 
 SEED = 1
 _BATCH = 100
-_NAMES = ("product-lmmse", "lmmse", "gmm", "atom-lmmse", "gated-lmmse", "universal")
+NAMES = ("product-lmmse", "lmmse", "gmm", "atom-lmmse", "gated-lmmse", "universal")
 _SCENARIOS = Path(__file__).parents[1] / "arrays"
 
 
@@ -40,7 +40,7 @@ def drawn(problem: ChannelProblem, samples: int, snr_db: float) -> list[ChannelB
 def ours(problem: ChannelProblem, batches: Sequence[ChannelBatch]) -> tuple[list[Method], list[str]]:
     """Our estimators that have weights for the scenario, and the names of those that have none."""
     methods, absent = [], []
-    for name in _NAMES:
+    for name in NAMES:
         path = find_weights(name, problem.scenario.name)
         if path is None:
             absent.append(name)
