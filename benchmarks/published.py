@@ -2,7 +2,7 @@
 
 python benchmarks/published.py NAME --clone PATH [-o docs/results/published] [--samples 300] [--only "20 dB"]
 
-NAME is diffusion, vae, na-alista or lista-cpss. A folder that holds rows already is continued. Nothing of a clone is
+NAME is diffusion, vae, na-alista, lista-cpss or sionna. A folder that holds rows already is continued. Nothing of a clone is
 copied anywhere.
 """
 

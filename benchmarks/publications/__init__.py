@@ -5,5 +5,6 @@ PUBLICATIONS = {
     "vae": "publications.vae:VariationalAutoencoder",
     "na-alista": "publications.na_alista:NeurallyAugmented",
     "lista-cpss": "publications.lista_cpss:SupportSelection",
+    "sionna": "publications.sionna_tutorial:SionnaTutorial",
 }
 """Name on the command line -> "module:class"."""

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from chanest.studies.published import DECIBELS, comparison
+from publications import sparse_models
 from publications.foreign import foreign_modules
 from publications.measuring import Method, measured
 from publications.publication import Publication
 from publications.sparse_laws import SparseVectors
-from publications.sparse_models import RECIPES, method_of, support_known, trained_method
 from vlista_core.counter import normals, sample_keys
 from vlista_core.linops import DenseMap
 from vlista_core.problems import Batch
@@ -46,14 +46,16 @@ class SupportSelection(Publication):
         law = SparseVectors(length=matrix.shape[1], rows=_ROWS, snr_db=snr_db, matrix=matrix)
         any_phi = SparseVectors(length=matrix.shape[1], rows=_ROWS, snr_db=snr_db)
         methods = []
-        for kind, recipes in RECIPES.items():
+        for kind, recipes in sparse_models.RECIPES.items():
             problem = any_phi if kind == "a-dlista-adaptive" else law
             checkpoint = context.scratch / f"{self.name}.{kind}.training"
-            methods.append(trained_method(kind, problem, matrix, recipes["500"], checkpoint, batches.__getitem__))
+            methods.append(
+                sparse_models.trained_method(kind, problem, matrix, recipes["500"], checkpoint, batches.__getitem__)
+            )
         for solver in (AMP(iterations=_ITERATIONS), VAMP(iterations=_ITERATIONS)):
-            methods.append(method_of(type(solver).__name__, solver, batches.__getitem__))
+            methods.append(sparse_models.method_of(type(solver).__name__, solver, batches.__getitem__))
         signals = [batch.signal for batch in batches]
-        known = Method("support known", lambda i: support_known(batches[i], 1.0))
+        known = Method("support known", lambda i: sparse_models.support_known(batches[i], 1.0))
         return {
             "measure": DECIBELS,
             "theirs": [{"name": "LISTA-CPSS", "found": None}],

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from chanest.studies.published import DECIBELS, comparison
+from publications import sparse_models
 from publications.foreign import foreign_modules
 from publications.measuring import Method, measured
 from publications.publication import Publication
 from publications.sparse_laws import BLOCK, TONES, SparseTaps, SparseVectors
-from publications.sparse_models import RECIPES, support_known, trained_method
 from vlista_core.problems import Batch, Problem
 from vlista_core.study import Cell, Context, Row
 
@@ -29,6 +29,8 @@ _NAMES = {"ALISTA": "ALISTA", "AGLISTA": "AGLISTA", "NA-ALISTA": "NA_ALISTA_UR_1
 """In the paper, and in their code."""
 _TEST_SEED, _CALIBRATION_SEED = 2, 3
 _ABSENT = ("matplotlib", "matplotlib.pyplot")
+_DESCENDED, _DESCENTS = 128, 60
+"""Draws and steps to find what a checkpoint lacks."""
 
 
 def _folder(kind: str, m: int, n: int) -> str:
@@ -81,7 +83,7 @@ class NeurallyAugmented(Publication):
         with self._code() as (vectors, taps):
             theirs = [self._method(kind, name, setting, draws, taps if "tones" in name else vectors) for kind in _NAMES]
             mine = [
-                trained_method(
+                sparse_models.trained_method(
                     kind,
                     setting.varying if kind == "a-dlista-adaptive" else setting.problem,
                     setting.matrix,
@@ -89,18 +91,18 @@ class NeurallyAugmented(Publication):
                     context.scratch / f"{self.name}.{name.replace(' ', '-')}.{kind}.training",
                     draws.batch,
                 )
-                for kind, recipes in RECIPES.items()
+                for kind, recipes in sparse_models.RECIPES.items()
             ]
             signals = [draws.batch(number).signal for number in range(draws.count)]
             found = measured([*theirs, *mine], signals)
-        known = Method("support known", lambda i: support_known(draws.batch(i), setting.power))
+        known = Method("support known", lambda i: sparse_models.support_known(draws.batch(i), setting.power))
         row: Row = {"measure": DECIBELS, "theirs": list(found[: len(theirs)]), "ours": list(found[len(theirs) :])}
         return {**row, "bounds": list(measured([known], signals)), "seed": _TEST_SEED}
 
     def _setting(self, name: str) -> Setting:
         if "tones" in name:
             law = SparseTaps(tones=int(name.split()[0]))
-            return Setting(law, law.matrix(), SparseTaps(tones=law.tones, varying=True), "m", law.powers())
+            return Setting(law, law.matrix(), SparseTaps(tones=law.tones, varying=True), str(law.tones), law.powers())
         n = int(name.split("x")[1])
         matrix = torch.from_numpy(np.load(self.clone / f"res/matrices/{_ROWS}_{n}/phi.npy")).float()
         fixed = SparseVectors(length=n, rows=_ROWS, active=_ACTIVE, matrix=matrix)
@@ -178,7 +180,8 @@ def _find_constants(regressor: Any, run: Callable[[Tensor], Tensor], draws: Draw
     The mean and deviation of both norms over a batch, as a new run takes them, are a few percent off, and that costs up to
     20 dB. So the four are looked for from there by descent on draws of their own.
     """
-    batch, names = draws.batch(0), ("bl1_mean", "bl1_std", "cl1_mean", "cl1_std")
+    names = "bl1_mean", "bl1_std", "cl1_mean", "cl1_std"
+    given, signal = draws.given(0)[:_DESCENDED], draws.batch(0).signal[:_DESCENDED]
     with torch.no_grad():
         run(draws.given(0))
     first = {name: float(getattr(regressor, name)) for name in names}
@@ -190,18 +193,14 @@ def _find_constants(regressor: Any, run: Callable[[Tensor], Tensor], draws: Draw
     for _ in range(_DESCENTS):
         for name, scale in zip(names, scales, strict=True):
             setattr(regressor, name, first[name] * scale.exp())
-        error = (run(draws.given(0)) - batch.signal).abs().square().sum().log()
-        best = min(
-            best, (float(error), {name: float(getattr(regressor, name)) for name in names}), key=lambda each: each[0]
-        )
+        error = (run(given) - signal).abs().square().sum().log()
+        here = {name: float(getattr(regressor, name).detach()) for name in names}
+        best = min(best, (error.item(), here), key=lambda each: each[0])
         optimizer.zero_grad()
         error.backward()
         optimizer.step()
     for name, value in best[1].items():
         setattr(regressor, name, value)
-
-
-_DESCENTS = 60
 
 
 def _complex(pairs: Tensor) -> Tensor:

@@ -53,19 +53,19 @@ class Recipe:
 
 RECIPES: dict[Kind, dict[str, Recipe]] = {
     "alista": {
-        "m": Recipe(300, 64, 3e-3), "500": Recipe(400, 64, 3e-3), "1000": Recipe(400, 64, 3e-3),
-        "2000": Recipe(300, 64, 3e-3),
+        "50": Recipe(300, 64, 3e-3), "75": Recipe(300, 64, 3e-3), "100": Recipe(300, 64, 3e-3),
+        "500": Recipe(400, 64, 3e-3), "1000": Recipe(400, 64, 3e-3), "2000": Recipe(300, 64, 3e-3),
     },
     "nalista": {
-        "m": Recipe(600, 64, 2e-3), "500": Recipe(1200, 64, 2e-3), "1000": Recipe(1000, 64, 2e-3),
-        "2000": Recipe(800, 64, 2e-3),
+        "50": Recipe(600, 64, 2e-3), "75": Recipe(900, 64, 2e-3), "100": Recipe(600, 64, 2e-3),
+        "500": Recipe(2000, 64, 2e-3), "1000": Recipe(900, 64, 2e-3), "2000": Recipe(700, 64, 2e-3),
     },
     "a-dlista-adaptive": {
-        "m": Recipe(200, 64, 1e-3), "500": Recipe(150, 32, 2e-4), "1000": Recipe(75, 32, 2e-4),
-        "2000": Recipe(25, 32, 2e-4),
+        "50": Recipe(200, 64, 1e-3), "75": Recipe(200, 64, 1e-3), "100": Recipe(200, 64, 1e-3),
+        "500": Recipe(150, 32, 2e-4), "1000": Recipe(75, 32, 2e-4), "2000": Recipe(25, 32, 2e-4),
     },
 }  # fmt: skip
-"""Small, so that all of it takes half an hour of one core; theirs had 400 epochs of 50,000 samples."""
+"""By number of tones or length. Small, so that all take half an hour of one core; theirs had 400 epochs of 50,000 samples."""
 
 
 def trained_method(
