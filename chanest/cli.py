@@ -58,7 +58,7 @@ def scenarios() -> None:
     table = Table("name", "antennas", "unknowns", "measurements", "what it is", box=None, header_style="bold")
     for name in scenario_names():
         problem = ChannelProblem(load_scenario(name))
-        antennas = f"{problem.arrays[1].ports}×{problem.arrays[0].ports}"
+        antennas = f"{problem.users * problem.arrays[1].ports}×{problem.arrays[0].ports}"
         sizes = str(problem.signal_length), str(problem.measurements)
         table.add_row(name, antennas, *sizes, problem.scenario.description)
     out.print(table)

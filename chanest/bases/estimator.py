@@ -103,7 +103,7 @@ class ChannelEstimator(nn.Module, Estimator, Configured):
         if problem.snapshots > 1 and not cls.slots:
             raise ValueError(
                 f"{cls.name} is for one snapshot at a time; a sample of {problem.scenario.name} has {problem.snapshots}, for "
-                "which there is slot-lmmse"
+                "which there are slot-lmmse and delay-sbl"
             )
         if cls.alike_subcarriers and not problem.sees_all_subcarriers_alike:
             raise ValueError(
