@@ -53,7 +53,7 @@ def scenarios() -> None:
     names = scenario_names()
     for name in names:
         problem = ChannelProblem(load_scenario(name))
-        antennas = f"{problem.arrays[1].ports}×{problem.arrays[0].ports}"
+        antennas = f"{problem.users * problem.arrays[1].ports}×{problem.arrays[0].ports}"
         sizes = str(problem.signal_length), str(problem.measurements)
         table.add_row(name, antennas, *sizes, problem.scenario.description)
     out.print(table)

@@ -84,13 +84,18 @@ class ChannelProblem(Problem):
         return self.scenario.frontend.snapshots
 
     @property
+    def users(self) -> int:
+        """Of one sample, each with the transmit array; their channels are drawn apart and stacked along its antennas."""
+        return self.scenario.frontend.users
+
+    @property
     def sees_all_subcarriers_alike(self) -> bool:
         """Whether the same pilots and beams are on every subcarrier, so that what has delays of its own keeps them in y."""
         return self.subcarriers == 1 or self.scenario.frontend.pattern is None
 
     @property
     def signal_length(self) -> int:
-        return self.snapshots * math.prod(self.source.shape)
+        return self.snapshots * self.users * math.prod(self.source.shape)
 
     @property
     def measurements(self) -> int:
@@ -145,7 +150,7 @@ class ChannelProblem(Problem):
 
         def block(indices: range) -> tuple[Tensor, ...]:
             h, _ = self._channels(indices, seed, split)
-            return (h.mT.reshape(len(indices), -1),)
+            return (self._signals(h),)
 
         return in_blocks(start, count, block)[0]
 
@@ -160,11 +165,15 @@ class ChannelProblem(Problem):
         h, rays = self._generated(indices, seed, split)
         if rays is None:
             raise TypeError(f"{type(self.source).__name__}.has_rays is True, but its channels came without rays")
-        return h.mT.reshape(len(indices), -1), rays
+        return self._signals(h), rays
 
     def check_rays(self) -> None:
         """ValueError where nobody knows the rays behind the channels."""
         drawing = ("sample", "channels", "_channels")
+        if self.users > 1:
+            raise ValueError(
+                f"a sample of {self.scenario.name} has {self.users} users, whose rays are not those of one channel"
+            )
         own = any(getattr(type(self), name) is not getattr(ChannelProblem, name) for name in drawing)
         if own or not self.source.has_rays:
             raise ValueError(
@@ -174,8 +183,11 @@ class ChannelProblem(Problem):
             )
 
     def _channels(self, indices: range, seed: int, split: Split) -> tuple[Tensor, Rays | None]:
-        """h of all snapshots of these samples, [k·L, subcarriers, N_r, N_t] or without subcarriers, and rays of the first."""
-        snapshots = range(indices.start * self.snapshots, indices.stop * self.snapshots)
+        """h of all snapshots of these samples, user by user, and rays of the first snapshot where there is one user.
+
+        h: [k·users·L, subcarriers, N_r, N_t], or without subcarriers.
+        """
+        snapshots = self._snapshots_of(indices)
         for file in self.stored:
             if file.holds(snapshots, seed, split):
                 return self._with_first_rays(*file.read(snapshots))
@@ -183,11 +195,25 @@ class ChannelProblem(Problem):
 
     def _generated(self, indices: range, seed: int, split: Split) -> tuple[Tensor, Rays | None]:
         """The same, never from a file."""
-        snapshots = range(indices.start * self.snapshots, indices.stop * self.snapshots)
+        snapshots = self._snapshots_of(indices)
         return self._with_first_rays(*self.source.channels(snapshots, seed=seed, split=split))
 
     def _with_first_rays(self, h: Tensor, rays: Rays | None) -> tuple[Tensor, Rays | None]:
-        return h, rays if rays is None or self.snapshots == 1 else rays.select(torch.arange(0, len(h), self.snapshots))
+        if rays is None or self.users > 1:
+            return h, None
+        return h, rays if self.snapshots == 1 else rays.select(torch.arange(0, len(h), self.snapshots))
+
+    def _signals(self, h: Tensor) -> Tensor:
+        """h of `_channels` in the order of `chanest.frontend.base`: [k, n]."""
+        if self.users == 1:
+            return h.mT.reshape(len(h) // self.snapshots, -1)
+        tensor: Tensor = h.mT.unflatten(0, (-1, self.users, self.snapshots))
+        return tensor.movedim(1, -3).reshape(len(tensor), -1)
+
+    def _snapshots_of(self, indices: range) -> range:
+        """These samples in the stream of the source, all snapshots of one user after the other."""
+        each = self.users * self.snapshots
+        return range(indices.start * each, indices.stop * each)
 
     def _first_snapshots(self, indices: range) -> range:
         """Where the samples begin in the stream of the source."""
@@ -216,7 +242,7 @@ class ChannelProblem(Problem):
             combiner = each(lambda g: draw_combiners(draw, rx, count, chains, bits=bits, generator=g))
         phi = self._front_end(transmit, combiner)
         noise = each(lambda g: torch.randn(phi.arriving, dtype=self.dtype, generator=g))
-        signal = h.mT.reshape(len(indices), -1)
+        signal = self._signals(h)
         y = phi.apply(signal) + phi.combine(noise_var.sqrt()[:, None] * noise)
         return signal, y, noise_var, phi
 

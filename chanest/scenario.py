@@ -71,6 +71,8 @@ class FrontendSection(Section):
     """Where pilots are; none sends every beam on every subcarrier, while the channel stays."""
     snapshots: int = Field(default=1, ge=1, le=2**10)
     """Of the channel in one sample, among which the symbols of the pattern are divided; 1 for a channel that stays."""
+    users: int = Field(default=1, ge=1, le=2**8)
+    """Transmitters of one sample, each a user of its own; their antennas are stacked."""
 
     @model_serializer(mode="wrap")
     def _without_what_is_not_said(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -78,6 +80,8 @@ class FrontendSection(Section):
         content: dict[str, Any] = written(self)
         if self.pattern is None:
             del content["pattern"], content["snapshots"]
+        if self.users == 1:
+            del content["users"]
         return content
 
     @property
@@ -86,12 +90,13 @@ class FrontendSection(Section):
         return self.pilots if self.pattern is None else self.pattern.positions(self.pilots)
 
     def antennas_send(self, antennas: int) -> bool:
-        """Whether the streams of the pattern are the transmit antennas, all of them in every position."""
-        return self.pattern is not None and self.beams == "identity" and self.pilots == self.positions * antennas
+        """Whether the streams of the pattern are the `antennas` of every user, all of them in every position."""
+        everyones = self.positions * self.users * antennas
+        return self.pattern is not None and self.beams == "identity" and self.pilots == everyones
 
     def layout(self, subcarriers: int) -> Pilots | None:
         """What is sent on the grid of one sample; None where every beam serves every subcarrier."""
-        return None if self.pattern is None else layout(self.pattern, self.pilots, subcarriers)
+        return None if self.pattern is None else layout(self.pattern, self.pilots, subcarriers).with_users(self.users)
 
     def with_pilots(self, count: int, antennas: int) -> Self:
         """The same with another number of pilots, at most as many as there are beams of a codebook of `antennas`.
@@ -156,8 +161,23 @@ class Scenario(Section):
         if front.beams in CODEBOOKS and pilots > source.tx.ports and not front.antennas_send(source.tx.ports):
             allowed = f"at most {source.tx.ports}, the size of the {CODEBOOKS[self.frontend.beams]}"
             raise ValueError(f"frontend.pilots must be {allowed}, got {pilots}")
+        self._check_users(source)
         self._check_grid(source)
         return self
+
+    def _check_users(self, source: ChannelSource) -> None:
+        """ValueError where several users cannot be told apart."""
+        users, front = self.frontend.users, self.frontend
+        if users == 1:
+            return
+        if source.direction != "uplink":
+            raise ValueError(f"frontend.users must be 1 unless channel.direction = 'uplink', got {users}")
+        if not front.antennas_send(source.tx.ports) or front.snapshots == 1:
+            raise ValueError(
+                f"frontend.users = {users} needs slots whose streams are antennas: frontend.snapshots above 1, beams = "
+                f"'identity' and {front.positions * users * source.tx.ports} pilots, got snapshots = {front.snapshots}, "
+                f"beams = {front.beams!r} and pilots = {front.pilots}"
+            )
 
     def _check_grid(self, source: ChannelSource) -> None:
         """ValueError where pilots do not fit the grid, or the grid does not fit the snapshots of the channel."""
@@ -195,7 +215,7 @@ class Scenario(Section):
             scenario=json.dumps(self.model_dump(mode="json"), sort_keys=True),
             split=split,
             seed=self.data.seed if seed is None else seed,
-            count=getattr(self.data, split) * self.frontend.snapshots if count is None else count,
+            count=getattr(self.data, split) * self.frontend.snapshots * self.frontend.users if count is None else count,
         )
 
 

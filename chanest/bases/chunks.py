@@ -77,5 +77,6 @@ def joined(parts: list[Estimate]) -> Estimate:
 
 
 def selected(found: Estimate, some: Tensor) -> Estimate:
-    """Signal and variance of the chosen samples."""
-    return Estimate(found.signal[some], variance=None if found.variance is None else found.variance[some])
+    """Signal, code and variance of the chosen samples."""
+    code, variance = (None if each is None else each[some] for each in (found.code, found.variance))
+    return Estimate(found.signal[some], code=code, variance=variance)

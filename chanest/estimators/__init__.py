@@ -32,6 +32,7 @@ _CLASSES = {
     "product-lmmse": "ProductLMMSE",
     "cluster-lmmse": "ClusterLMMSE",
     "slot-lmmse": "SlotLMMSE",
+    "delay-sbl": "DelaySBL",
     "universal": "Universal",
 }
 """Name -> class, in the order of tables; the module has the name of the estimator. Modules are imported when asked for."""

@@ -33,7 +33,7 @@ class Blocks:
     """The received grid: [batch, 1, N_RF, symbols, subcarriers]."""
     no: float
     bits: Tensor
-    """Information bits: [batch, k]."""
+    """Information bits of one codeword after the other: [batch, codewords·k]."""
     truth: Tensor
     """What perfect h_hat would be: [batch, 1, N_RF, 1, streams, symbols, subcarriers]."""
 
@@ -101,16 +101,18 @@ class Link:
         return (torch.arange(self.grid.num_ofdm_symbols) >= self.pilots)[:, None].expand(grid_size(self))
 
     def _bits_and_noise(self, indices: range, chains: int, *, seed: int, split: Split) -> tuple[Tensor, Tensor]:
-        """Of each block by itself: [batch, k], and noise of variance one, [batch, N_RF, symbols, subcarriers]."""
+        """Of each block by itself: [batch, codewords·k], and noise of variance one, [batch, N_RF, symbols, subcarriers]."""
         generators = sample_generators(seed, split, indices, "link")
-        bits = torch.stack([torch.randint(2, (self.setup.information_bits,), generator=each) for each in generators])
+        held = self.setup.codewords * self.setup.information_bits
+        bits = torch.stack([torch.randint(2, (held,), generator=each) for each in generators])
         shape = (chains, *grid_size(self))
         noise = torch.stack([torch.randn(shape, dtype=self.problem.dtype, generator=each) for each in generators])
         return bits, noise
 
     def _sent(self, bits: Tensor) -> Tensor:
         """The resource grids of these bits: [batch, streams, symbols, subcarriers]."""
-        symbols = self._mapper(self._encoder(bits.to(self.problem.dtype.to_real())))
+        words = bits.reshape(len(bits) * self.setup.codewords, -1)
+        symbols = self._mapper(self._encoder(words.to(self.problem.dtype.to_real())))
         sent: Tensor = self._to_grid(symbols.reshape(len(bits), 1, self.setup.sent_streams, -1))[:, 0]
         return sent
 
@@ -124,11 +126,12 @@ class Link:
         return y[:, None]
 
     def decode(self, blocks: Blocks, h_hat: Tensor, err_var: Tensor) -> Tensor:
-        """The information bits that a receiver with these estimates decides for: [batch, k]."""
+        """The information bits that a receiver with these estimates decides for: [batch, codewords·k]."""
         symbols, noise = self._equaliser(blocks.y, h_hat, err_var, torch.tensor(blocks.no))
-        llr = self._demapper(symbols.flatten(1), noise.flatten(1))
+        count = (len(symbols) * self.setup.codewords, -1)
+        llr = self._demapper(symbols.reshape(count), noise.reshape(count))
         decided: Tensor = self._decoder(llr)
-        return decided
+        return decided.reshape(len(symbols), -1)
 
 
 def front_end(phi: LinearMap, streams: int) -> tuple[BeamformingMap, BeamformingMap]:

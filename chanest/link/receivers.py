@@ -10,6 +10,7 @@ from chanest.bounds.genie import GenieAngles
 from chanest.channels.sionna_backend import global_state_kept
 from chanest.frontend import BeamformingMap
 from chanest.link.blocks import Blocks, Link, front_end, grid_size, over_grid, split_streams
+from chanest.link.interpolation import LMMSEInterpolation
 from chanest.link.setup import REFERENCES
 from chanest.link.slots import covariances
 from chanest.sionna import EstimatorBlock
@@ -26,6 +27,9 @@ Receiver = Callable[[Blocks], tuple[Tensor, Tensor]]
 _TRAINING_DRAWS = 2000
 _TRAINING_SLOTS = 1000
 _ORDERS, _ORDER_BLOCKS = ("t-f-s", "f-t-s", "s-t-f", "s-f-t"), 8
+_LARGE, _TRAINING_ENTRIES = 2**18, 2**27
+"""Entries of a slot from which on covariances are those of fewer slots, and antennas, whose errors differ once they are
+filtered, are the last axis in any order."""
 _DIVERGED = 1e6
 
 
@@ -68,16 +72,20 @@ def _estimator(estimator: Estimator, link: Link, validation: list[Blocks]) -> tu
     def over_block(blocks: Blocks) -> tuple[Tensor, Tensor | None]:
         return block.through_data_beams(blocks.y, *beams(blocks))
 
-    found = [(over_block if pilots else over_slot)(blocks) for blocks in validation]
-    truth = torch.cat([blocks.effective if pilots else blocks.truth for blocks in validation])
-    h_hat = torch.cat([estimate for estimate, _ in found])
-    error = float((usable(h_hat) - truth).abs().square().mean(dtype=torch.float64))
-    variances = [variance for _, variance in found if variance is not None]
-    if variances:
-        block.scale = error / float(torch.cat(variances).mean(dtype=torch.float64))
+    error = told = 0.0
+    count, knows = 0, True
+    for blocks in validation:
+        h_hat, variance = (over_block if pilots else over_slot)(blocks)
+        truth = blocks.effective if pilots else blocks.truth
+        error += float((usable(h_hat) - truth).abs().square().sum(dtype=torch.float64))
+        count += truth.numel()
+        knows = knows and variance is not None
+        told += 0.0 if variance is None else float(variance.sum(dtype=torch.float64))
+    if knows:
+        block.scale = error / told
     else:
-        block.err_var = error
-    facts: dict[str, Json] = {"scale": block.scale if variances else None, "err_var": block.err_var}
+        block.err_var = error / count
+    facts: dict[str, Json] = {"scale": block.scale if knows else None, "err_var": block.err_var}
     return lambda blocks: block(blocks.y, *beams(blocks)) if pilots else block(blocks.y, torch.tensor(blocks.no)), facts
 
 
@@ -106,14 +114,16 @@ def _sionna_lmmse(link: Link, validation: list[Blocks]) -> tuple[Receiver, dict[
     """
     if not link.setup.over_slots:
         return _sionna(_lmmse(link, *_flat_covariances(link), "f-t-s")), {}
-    known, tried = covariances(link, _TRAINING_SLOTS), {}
-    for order in _ORDERS:
-        block = _lmmse(link, *known, order)
-        blocks, some = validation[0], slice(_ORDER_BLOCKS)
-        wrong = block(blocks.y[some], torch.tensor(blocks.no))[0] - blocks.truth[some]
-        tried[order] = float(wrong.abs().square().mean(dtype=torch.float64))
-    best = min(_ORDERS, key=lambda order: tried[order])
-    return _sionna(_lmmse(link, *known, best)), {"order": best}
+    large = link.problem.signal_length > _LARGE
+    known = covariances(link, _TRAINING_ENTRIES // link.problem.signal_length if large else _TRAINING_SLOTS)
+    blocks, some = validation[0], slice(_ORDER_BLOCKS)
+    tried: dict[str, tuple[float, LMMSEInterpolation]] = {}
+    for order in _ORDERS[: 2 if large else None]:
+        made = LMMSEInterpolation(link.setup.layout, *known, order=order, no=blocks.no)
+        wrong = made(blocks.y[some])[0] - blocks.truth[some]
+        tried[order] = float(wrong.abs().square().mean(dtype=torch.float64)), made
+    best = min(tried, key=lambda order: tried[order][0])
+    return lambda blocks: tried[best][1](blocks.y), {"order": best}
 
 
 def _flat_covariances(link: Link) -> tuple[Tensor, Tensor, Tensor]:

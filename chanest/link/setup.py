@@ -41,6 +41,7 @@ class LinkSetup(BaseModel):
 
     Where a sample of the scenario is a slot of several snapshots, a block is that slot: pilots where its pattern has them,
     and data of all transmit antennas, each a stream, everywhere else; `streams`, `data_symbols` and `subcarriers` say nothing.
+    Every user of it has a codeword of its own.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -112,15 +113,21 @@ class LinkSetup(BaseModel):
         return self.layout.streams if self.over_slots else self.streams
 
     @property
+    def codewords(self) -> int:
+        """Of a block, one of each user."""
+        return self.scenario.frontend.users
+
+    @property
     def coded_bits(self) -> int:
-        """n, of a block."""
+        """n, of a codeword."""
         if self.over_slots:
-            return self.layout.streams * int((~self.layout.reserved).sum()) * self.bits_per_symbol
+            streams = self.layout.streams // self.codewords
+            return streams * int((~self.layout.reserved).sum()) * self.bits_per_symbol
         return self.streams * self.data_symbols * self.subcarriers * self.bits_per_symbol
 
     @property
     def information_bits(self) -> int:
-        """k, of a block."""
+        """k, of a codeword."""
         return round(self.coded_bits * self.rate)
 
     @property
@@ -133,7 +140,7 @@ class LinkSetup(BaseModel):
     @property
     def peak_efficiency(self) -> float:
         """Information bits per resource element where no block is lost."""
-        return self.information_bits / self.resource_elements
+        return self.codewords * self.information_bits / self.resource_elements
 
     @property
     def code(self) -> str:

@@ -15,6 +15,8 @@ with global_state_kept():
 
 _SPACING = 30e3
 """Hz; no block of this link asks for it."""
+_BLOCK = 64
+"""Training slots at once."""
 
 
 class SlotLink(Link):
@@ -51,11 +53,12 @@ def link_of(setup: LinkSetup) -> Link:
 def covariances(link: Link, count: int) -> tuple[Tensor, Tensor, Tensor]:
     """Of training channels along time, frequency and receive antennas: E hhᴴ along each, the others averaged."""
     problem = link.problem
-    h = problem.channels(count, seed=0, split="train")
-    grid = h.reshape(count, problem.snapshots, problem.subcarriers, -1, problem.arrays[0].ports)
-
-    def along(axis: int) -> Tensor:
-        rows = grid.movedim(axis, 0).flatten(1)
-        return rows @ rows.mH / rows.shape[1]
-
-    return along(1), along(2), along(4)
+    totals = [torch.zeros((), dtype=torch.complex128)] * 3
+    for start in range(0, count, _BLOCK):
+        h = problem.channels(min(_BLOCK, count - start), seed=0, split="train", start=start)
+        grid = h.reshape(len(h), problem.snapshots, problem.subcarriers, -1, problem.arrays[0].ports)
+        for number, axis in enumerate((1, 2, 4)):
+            rows = grid.movedim(axis, 0).flatten(1)
+            totals[number] = totals[number] + rows @ rows.mH * (len(rows) / grid.numel() * len(h) / count)
+    time, frequency, space = (total.to(problem.dtype) for total in totals)
+    return time, frequency, space

@@ -17,7 +17,7 @@ from chanest.scenario import Scenario
 from chanest.studies.block_errors import BlockErrors
 from chanest.studies.common import ChannelStudy, level_of, load, planned_files, problem_of
 from chanest.weights import usable_estimators
-from vlista_core.draws import Split
+from vlista_core.draws import BLOCK, Split
 from vlista_core.problems import check_count
 from vlista_core.study import Cell, Context, Figure, Row, Table
 from vlista_core.study.measuring import wilson
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 _DEVIATIONS = 1.96
 """Of a 95 % interval of the BER."""
-_BATCH = 250
-"""Blocks that a receiver is given at once; nothing depends on it but time."""
+_BATCH, _ENTRIES = 240, 2**23
+"""Blocks that a receiver is given at once, and entries of their channels; nothing depends on it but time and memory."""
 
 
 class LinkStudy(ChannelStudy, LinkSetup):
@@ -109,7 +109,8 @@ class LinkStudy(ChannelStudy, LinkSetup):
                 rates_of_blocks.append(rate(h_hat, err_var, blocks, link.carries_data))
                 for mode in self.err_var:
                     decided = link.decode(blocks, h_hat, err_var if mode == "estimated" else torch.zeros(()))
-                    errors[mode] += (decided != blocks.bits).sum(1).tolist()
+                    wrong = (decided != blocks.bits).unflatten(1, (self.codewords, -1))
+                    errors[mode] += wrong.sum(2).flatten().tolist()
                 off += _power(h_hat - blocks.truth)
                 power += _power(blocks.truth)
         return {
@@ -168,7 +169,7 @@ def usable_receivers(scenario: Scenario, precoding: Precoding = "trained") -> tu
 
 
 def rates(bit_errors: Sequence[int], bits: int, peak: float) -> Row:
-    """The rates of a row. bit_errors: of each block; bits: information bits per block; peak: the efficiency without loss.
+    """The rates of a row. bit_errors: of each codeword; bits: information bits in one; peak: the efficiency without loss.
 
     The interval of the BLER is Wilson's; that of the BER takes blocks, not bits, for independent.
     """
@@ -196,7 +197,9 @@ def _link(setup: LinkSetup) -> "Link":
 @lru_cache(maxsize=2)
 def _blocks(setup: LinkSetup, seed: int, split: Split, count: int, snr_db: float) -> "list[Blocks]":
     """The blocks of an SNR, kept for the next receiver."""
-    draw, sizes = _link(setup).draw, [(start, min(_BATCH, count - start)) for start in range(0, count, _BATCH)]
+    link = _link(setup)
+    draw, most = link.draw, max(BLOCK, min(_BATCH, _ENTRIES // link.problem.signal_length // BLOCK * BLOCK))
+    sizes = [(start, min(most, count - start)) for start in range(0, count, most)]
     return [draw(size, seed=seed, split=split, start=start, snr_db=snr_db) for start, size in sizes]
 
 

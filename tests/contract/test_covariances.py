@@ -12,6 +12,7 @@ from torch import Tensor
 from chanest.arrays import Array, upa
 from chanest.covariances.angular import AngularCovariance, AngularGrid
 from chanest.covariances.columns import ColumnCovariance, MainDirections
+from chanest.covariances.delays import DelayCovariance
 from chanest.covariances.directions import DirectionCovariance, Directions
 from chanest.covariances.grid import GridCovariance
 from chanest.covariances.kronecker import KroneckerCovariance
@@ -92,11 +93,18 @@ def _slot(dtype: torch.dtype, rank: int) -> SlotCovariance:
     return SlotCovariance(SlotColumns(time, delay, _normal((8, rank), dtype, 17)))
 
 
-def _grid_pilots(dtype: torch.dtype) -> LinearMap:
-    """Two streams that take the subcarriers of the second and the last symbol in turn, one receive antenna."""
+def _grid_pilots(dtype: torch.dtype, antennas: int = 1) -> LinearMap:
+    """Two streams that take the subcarriers of the second and the last symbol in turn."""
     values = torch.zeros(2, 4, 3, dtype=dtype)
     values[0, 1::2, 0], values[1, 1::2, 1] = 1.0, 2.0
-    return GridMap.of(Pilots(values, (values != 0).any(0)), antennas=1, snapshots=4)
+    return GridMap.of(Pilots(values, (values != 0).any(0)), antennas=antennas, snapshots=4)
+
+
+def _delays(dtype: torch.dtype, batch: int = BATCH) -> DelayCovariance:
+    """Four snapshots of three subcarriers, five delays, two ports and two antennas."""
+    space = _definite((1, 2), dtype, 20)
+    across = _normal((1, len(FREQUENCIES), 5), dtype, 19)
+    return DelayCovariance(_definite((1, 4), dtype, 18), across, _positive((batch, 2, 5), dtype, 21), space)
 
 
 def _columns(dtype: torch.dtype, *, count: int, subcarriers: int) -> ColumnCovariance:
@@ -183,6 +191,8 @@ CASES = [
     ),
     CovarianceCase("slot of few columns", lambda dtype: _slot(dtype, 3), (_grid_pilots,)),
     CovarianceCase("slot of many columns", lambda dtype: _slot(dtype, 8), (_grid_pilots,)),
+    CovarianceCase("delays", _delays, (lambda dtype: _grid_pilots(dtype, 2),)),
+    CovarianceCase("delays, shared", lambda dtype: _delays(dtype, 1), (lambda dtype: _grid_pilots(dtype, 2),)),
     CovarianceCase("grid", lambda dtype: _grid(dtype, RX, None), NARROW),
     CovarianceCase("grid with delays", lambda dtype: _grid(dtype, RX, FREQUENCIES), WIDE),
     CovarianceCase("grid, dual polarised", lambda dtype: _grid(dtype, DUAL, None)),

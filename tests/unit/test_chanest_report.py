@@ -215,7 +215,7 @@ def test_every_estimator_looks_different_without_colour() -> None:
     looks = [(look.marker, look.line) for look in LOOKS.values()]
     assert len(set(looks)) == len(looks)
     assert set(LOOKS) == set(chanest.estimator_names())
-    ours = {"atom-lmmse", "gated-lmmse", "product-lmmse", "cluster-lmmse", "slot-lmmse", "universal"}
+    ours = {"atom-lmmse", "gated-lmmse", "product-lmmse", "cluster-lmmse", "slot-lmmse", "delay-sbl", "universal"}
     assert {name for name, look in LOOKS.items() if look.strong} == ours
 
 

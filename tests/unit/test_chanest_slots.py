@@ -16,8 +16,9 @@ from chanest.estimators.slot_lmmse import SlotLMMSE
 from chanest.fit import Fit
 from chanest.frontend import GridMap
 from chanest.link import LinkSetup
+from chanest.link.interpolation import LMMSEInterpolation
 from chanest.link.receivers import receiver
-from chanest.link.slots import SlotLink, link_of
+from chanest.link.slots import SlotLink, covariances, link_of
 from chanest.scenario import Scenario
 from chanest.sionna import EstimatorBlock
 from chanest.studies.link import LinkStudy, usable_receivers
@@ -26,7 +27,7 @@ from vlista_core.metrics import nmse_db
 
 with global_state_kept():
     from sionna.phy.nr import PUSCHConfig, PUSCHReceiver, PUSCHTransmitter
-    from sionna.phy.ofdm import LSChannelEstimator
+    from sionna.phy.ofdm import LMMSEChannelEstimator, LSChannelEstimator
 
 SYMBOLS, SUBCARRIERS = 14, 24
 KRONECKER = {"kind": "kronecker", "symbols": [2, 11]}
@@ -153,6 +154,17 @@ def test_the_joint_estimate_is_nearer_and_loses_fewer_bits_than_sionnas() -> Non
         < levels["sionna-ls"]
     )
     assert wrong["perfect"] < wrong["slot-lmmse"] < wrong["sionna-linear"] < wrong["sionna-ls"]
+
+
+@pytest.mark.parametrize("order", ["t-f-s", "f-t-s", "s-t-f", "s-f-t"])
+def test_interpolation_with_shared_filters_is_sionnas(order: str) -> None:
+    link, _, blocks = _link()
+    known = covariances(link, 50)
+    ours = LMMSEInterpolation(link.setup.layout, *known, order=order, no=blocks.no)(blocks.y)
+    with global_state_kept():
+        theirs = LMMSEChannelEstimator(link.grid, *known, order=order)(blocks.y, torch.tensor(blocks.no))
+    for mine, its in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, its, rtol=1e-3, atol=1e-4)
 
 
 def test_what_arrives_at_the_pilots_is_what_the_scenario_measures() -> None:
