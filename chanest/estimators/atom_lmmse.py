@@ -42,6 +42,7 @@ class AtomLMMSE(Guarded):
     needs_fit = True
     half_precision = True
     narrowband = True
+    mode_by_mode = True
     one_polarisation = True
 
     def __init__(

@@ -41,6 +41,7 @@ class GMM(FamilyEstimator):
     needs_fit = True
     half_precision = True
     narrowband = True
+    mode_by_mode = True
 
     def __init__(self, rx: Array, tx: Array, *, structure: Structure, components: int = COMPONENTS) -> None:
         super().__init__(rx.ports * tx.ports)

@@ -5,11 +5,20 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from chanest.bases.estimator import ChannelEstimator
+from chanest.bases.modewise import goes_mode_by_mode
 from chanest.estimators import estimator_class, estimator_names
 from chanest.fit import Fit, Report, silent
 from chanest.problem import ChannelProblem
 from chanest.uncertainty.calibrating import CHANNELS, LEAST_CHANNELS, SEED, affordable, calibrate
-from chanest.weights import calibration_file, find_weights, own_folder, trained_file, uncalibrated, weights_digest
+from chanest.weights import (
+    calibration_file,
+    find_weights,
+    own_folder,
+    trained_file,
+    uncalibrated,
+    weights_digest,
+    weights_for,
+)
 from vlista_core import checkpoint
 from vlista_core.files import check_folder, only_writer
 from vlista_core.tensorfile import Json
@@ -39,6 +48,7 @@ def train_estimator(
         raise ValueError(f"{name} learns from nothing; weights to start from are for {able}")
     with _only_writer(name, problem, folder) as target:
         cls.check(problem)
+        whole, problem = problem, problem.on_one_subcarrier() if goes_mode_by_mode(cls, problem) else problem
         before: dict[str, Json] = {}
         if start_from is None:
             estimator = cls.build(problem)
@@ -54,9 +64,9 @@ def train_estimator(
         channels = LEAST_CHANNELS
         if plan.steps is None:
             seconds = min(_CALIBRATION_SECONDS, plan.seconds / 4)
-            channels = affordable(uncalibrated(name, problem, path), problem, seconds)
+            channels = affordable(uncalibrated(name, whole, path), whole, seconds)
         if channels:
-            _calibrate(name, problem, path, channels, SEED, target, plan.telling(_FITTED, 1.0).report)
+            _calibrate(name, whole, path, channels, SEED, target, plan.telling(_FITTED, 1.0).report)
     return path
 
 
@@ -75,7 +85,7 @@ def calibrate_estimator(
     weights: as for `get_estimator`; channels: at each of nine SNRs.
     """
     with _only_writer(name, problem, folder) as target:
-        used = weights or find_weights(name, problem.scenario.name)
+        used = weights or weights_for(name, problem)
         return _calibrate(name, problem, used, channels, seed, target, report)
 
 
