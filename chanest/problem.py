@@ -61,6 +61,10 @@ class ChannelProblem(Problem):
         files = tuple(cached_channels(self.scenario.data_set(split)) for split in splits)
         return ChannelProblem(self.scenario, backend=self.source.backend, stored=(*self.stored, *files))
 
+    def on_one_subcarrier(self) -> "ChannelProblem":
+        """The channels of one subcarrier, measured as each is."""
+        return ChannelProblem(self.scenario.on_one_subcarrier(), backend=self.source.backend)
+
     def with_pilots(self, count: int) -> "ChannelProblem":
         """The same channels measured with another number of pilots, at most as many as there are beams of a codebook."""
         front = self.scenario.frontend.with_pilots(count, self.arrays[1].ports)

@@ -24,7 +24,7 @@ from chanest.channels.file import FileSection
 from chanest.channels.paths import PathSection
 from chanest.channels.rt import RtSection
 from chanest.channels.scm import ScmSection
-from chanest.channels.section import ArraySection, Section, scenario_folder
+from chanest.channels.section import DELAY_KEYS, ArraySection, Section, scenario_folder
 from chanest.channels.source import DRAWS, Backend, ChannelSource
 from chanest.channels.store import DataSet
 from chanest.channels.system_level import SystemLevelSection
@@ -206,6 +206,20 @@ class Scenario(Section):
         """A name for everything that decides the channels (not the front end, the SNR or the sizes): 16 hex digits."""
         ends = self.model_dump(mode="json", include={"bs", "ue"})
         return digest([DRAWS, {**ends, "channel": self.channel.identity(self.bs, self.ue)}])
+
+    def directions_hash(self) -> str:
+        """A name for everything that decides the directions of channels and not their delays: 16 hex digits.
+
+        Weights for one subcarrier of a scenario serve every scenario with the same.
+        """
+        ends, identity = self.model_dump(mode="json", include={"bs", "ue"}), self.channel.identity(self.bs, self.ue)
+        return digest(
+            [DRAWS, {**ends, "channel": {key: value for key, value in identity.items() if key not in DELAY_KEYS}}]
+        )
+
+    def on_one_subcarrier(self) -> Self:
+        """The same with a single subcarrier, the carrier."""
+        return self.model_copy(update={"channel": self.channel.model_copy(update={"subcarriers": 1})})
 
     def data_set(self, split: Split, *, count: int | None = None, seed: int | None = None) -> DataSet:
         """The samples of a split that are worth a file; size and seed are the scenario's where they are left out."""

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from chanest.bases import power
 from chanest.bases.chunks import chunk_by_chunk, joined, selected
+from chanest.covariances.delay_powers import ModeParts
 from chanest.fit import Fit
 from chanest.problem import ChannelBatch, ChannelProblem
 from chanest.recordings import Recordings
@@ -52,6 +53,9 @@ class ChannelEstimator(nn.Module, Estimator, Configured):
     """Whether its file is in half precision."""
     narrowband: ClassVar[bool] = False
     """Whether it is for one subcarrier only."""
+    mode_by_mode: ClassVar[bool] = False
+    """Whether many subcarriers that are all measured alike are taken in delay modes, each as one subcarrier is: see
+    `chanest.bases.modewise`."""
     alike_subcarriers: ClassVar[bool] = False
     """Whether every subcarrier has to be measured by the same pilots and beams."""
     slots: ClassVar[bool] = False
@@ -97,13 +101,14 @@ class ChannelEstimator(nn.Module, Estimator, Configured):
     @classmethod
     def check(cls, problem: ChannelProblem) -> None:
         """ValueError where the method is not for problems of this kind."""
-        length = problem.signal_length // (problem.subcarriers if cls.per_subcarrier else 1)
+        modewise = cls.mode_by_mode and problem.sees_all_subcarriers_alike
+        length = problem.signal_length // (problem.subcarriers if cls.per_subcarrier or modewise else 1)
         if cls.longest is not None and length > cls.longest:
             raise ValueError(
                 f"{cls.name} works with matrices of n x n entries, n at most {cls.longest}; {problem.scenario.name} has "
                 f"n = {length}"
             )
-        if cls.narrowband and problem.subcarriers > 1:
+        if cls.narrowband and problem.subcarriers > 1 and not modewise:
             raise ValueError(f"{cls.name} is for one subcarrier; {problem.scenario.name} has {problem.subcarriers}")
         if problem.snapshots > 1 and not cls.slots:
             held = f"a sample of {problem.scenario.name} has {problem.snapshots}"
@@ -159,6 +164,11 @@ class ChannelEstimator(nn.Module, Estimator, Configured):
         spread = partial(self._variance, self.calibration, measured, found, unit)
         radius = partial(self.calibration.radius, noise_var=measured.noise_var)
         return ChannelEstimate(out, spread, own=own, radius=radius)
+
+    def estimate_modes(self, parts: ModeParts) -> Estimate:
+        """The estimate over many subcarriers from their delay modes; a method that couples them does more."""
+        each = parts.each
+        return Estimate(parts.together(self.estimate(each.y, each.phi, each.noise_var).signal))
 
     def unit(self, measured: Measurement) -> Tensor | None:
         """What h is to be divided by so that E|h|² = 1, 1 where fading explains its power: [batch]; None for 1 throughout."""

@@ -31,6 +31,7 @@ class GridEstimator(ChannelEstimator):
     """
 
     scale_free = True
+    mode_by_mode = True
     loudest = 10**0.5
     settings: dict[str, float]
     """`oversampling` of the grid and what else the method takes."""

@@ -46,6 +46,7 @@ class UnfoldedEstimator(ChannelEstimator):
     """
 
     needs_fit = True
+    mode_by_mode = True
     loudest = 10.0
     batch_size: ClassVar[int] = 64
     learning_rate: ClassVar[float] = 4e-3

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from vlista_core.tensorfile import Json
 
 
+DELAY_KEYS = ("subcarriers", "subcarrier_spacing", "delay_spread", "timing_offset", "delay_window")
+"""Of channel sections: what decides delays and where they are looked at, and no direction."""
+
+
 class Section(BaseModel):
     """A table of a scenario file: frozen, without unknown keys, with the types as written.
 

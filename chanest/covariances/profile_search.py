@@ -138,8 +138,8 @@ class Likelihood:
         y = self.y.repeat_interleave(several, 0)[:, :, None]
         white = torch.linalg.solve_triangular(factor, y, upper=False)[:, :, 0]
         volume = 2 * factor.diagonal(dim1=1, dim2=2).real.log().sum(1)
-        misfit: Tensor = white.abs().square().sum(1) + volume
-        return -misfit.reshape(batch, several)
+        found: Tensor = -(white.abs().square().sum(1) + volume)
+        return found.reshape(batch, several)
 
 
 def refined(likelihood: Likelihood, timing: Timing) -> tuple[Timing, Tensor]:

@@ -104,8 +104,8 @@ class DelayProfiles(nn.Module):
 
     def windows(self) -> Tensor:
         """Those among which a sample may have one: [windows], float64."""
-        windows: Tensor = self.grid()[0].window.unique()
-        return windows
+        found: Tensor = self.grid()[0].window.unique()
+        return found
 
     def grid(self) -> tuple[Timing, Tensor]:
         """Spreads and windows of the first look with offset zero, and the offsets: [pairs] each, and [offsets]."""

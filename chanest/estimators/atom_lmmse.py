@@ -43,6 +43,7 @@ class AtomLMMSE(Guarded):
     learns_from_rays = True
     half_precision = True
     narrowband = True
+    mode_by_mode = True
     one_polarisation = True
 
     def __init__(

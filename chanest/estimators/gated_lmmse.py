@@ -46,6 +46,7 @@ class GatedLMMSE(FamilyEstimator, Guarded):
     learns_from_rays = True
     half_precision = True
     narrowband = True
+    mode_by_mode = True
 
     def __init__(
         self, rx: Array, tx: Array, *, codes: int = CODES, hidden: int = HIDDEN, verified: int = VERIFIED

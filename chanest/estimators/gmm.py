@@ -45,6 +45,7 @@ class GMM(FamilyEstimator):
     learns_from_pilots = True
     half_precision = True
     narrowband = True
+    mode_by_mode = True
 
     def __init__(self, rx: Array, tx: Array, *, structure: Structure, components: int = COMPONENTS) -> None:
         super().__init__(rx.ports * tx.ports)

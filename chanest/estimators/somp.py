@@ -22,6 +22,7 @@ class SOMPEstimator(GridEstimator):
     """
 
     name = "somp"
+    mode_by_mode = False
     summary = "simultaneous OMP: one set of angles for all subcarriers"
     alike_subcarriers = True
     defaults: ClassVar[Settings] = {"oversampling": 1.5, "noise_factor": 1.0, "model_error": 0.02, "density": 0.25}

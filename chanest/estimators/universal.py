@@ -13,8 +13,12 @@ from torch import Tensor, nn
 
 from chanest.arrays import Array
 from chanest.bases.estimator import ChannelEstimator
+from chanest.covariances.angular import AngularCovariance
+from chanest.covariances.delay_powers import ModeParts
+from chanest.covariances.modes import ModesMap, in_modes
 from chanest.covariances.offgrid import PathCovariance
 from chanest.fit import Fit
+from chanest.networks.joint import joint_posterior
 from chanest.networks.universal import Answer, UniversalNetwork, WithPaths, scaled
 from chanest.networks.universal_training import fit_universal, tune_from_pilots
 from chanest.problem import ChannelProblem
@@ -40,6 +44,7 @@ class Universal(ChannelEstimator):
     learns_from_pilots = True
     any_scenario = True
     narrowband = True
+    mode_by_mode = True
     scale_free = True
     loudest = 10**1.2
 
@@ -83,6 +88,26 @@ class Universal(ChannelEstimator):
         evidence = self.network.evidence(answer) - 2 * measured.y.shape[1] * answer.unit.log()
         freedom = answer.grid.determined.sum(1)
         return Estimate(answer.unit[:, None] * answer.mean, log_evidence=evidence, freedom=freedom)
+
+    def estimate_modes(self, parts: ModeParts) -> Estimate:
+        """Each mode by itself, then all together where that is more likely: see `chanest.networks.joint`."""
+        return Estimate(torch.cat([self._all_modes(parts, place) for place in range(len(parts.own.modes))]))
+
+    def _all_modes(self, parts: ModeParts, place: int) -> Tensor:
+        """h of one sample: [1, S·n₁]."""
+        one = parts.alone(place)
+        answer, scale = self.answer(one.each), one.scale
+        alone = answer.unit[:, None] * answer.mean
+        count, units = one.each.y.shape[1], (answer.unit * scale).square()
+        evidence = (self.network.evidence(answer) - count * units.log()).sum()
+        grid = answer.grid.prior
+        assert isinstance(grid, AngularCovariance)
+        modes = one.own.modes[0]
+        together = joint_posterior(in_modes(one.measured, modes), modes, units[:, None] * grid.powers, grid.grid)
+        share = torch.sigmoid(together.log_evidence - evidence)[:, None]
+        joint = ModesMap(modes, alone.shape[1]).apply(together.mean)
+        apart = one.together(alone)
+        return apart + share * (joint - apart)
 
     def answer(self, measured: Measurement) -> Answer:
         """What both models say of a chunk of samples."""

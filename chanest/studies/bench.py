@@ -16,7 +16,7 @@ from chanest.scenario import Scenario
 from chanest.studies.accuracy import AccuracyStudy, Sweep
 from chanest.studies.common import DrawsStudy, NamedScenario, level_of, planned_weights, problem_of
 from chanest.studies.standing import Standing
-from chanest.weights import find_weights
+from chanest.weights import weights_for
 from vlista_core.problems import check_count
 from vlista_core.study import Cell, Context, Figure, Row, Table
 
@@ -102,7 +102,7 @@ class BenchStudy(DrawsStudy):
         if self._obstacle(scenario):
             return {}, {}
         for name in self.estimators:
-            own = find_weights(name, scenario.name) is not None or not estimator_class(name).needs_fit
+            own = weights_for(name, problem) is not None or not estimator_class(name).needs_fit
             lender = None if own or other is None or problem_of(other).arrays != problem.arrays else other.name
             try:
                 planned_weights(name, problem, lender)

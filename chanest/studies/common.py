@@ -13,7 +13,7 @@ from pydantic import BeforeValidator
 from chanest.bases.estimator import ChannelEstimator
 from chanest.problem import ChannelBatch, ChannelProblem
 from chanest.scenario import Scenario, load_scenario
-from chanest.weights import check_usable, find_weights, get_estimator, lender, provenance
+from chanest.weights import check_usable, get_estimator, lender, provenance, weights_for
 from vlista_core.files import file_digest
 from vlista_core.problems import check_count
 from vlista_core.study import Cell, Row, Study
@@ -144,7 +144,7 @@ def nested(frame: pd.DataFrame, *keys: str) -> pd.DataFrame:
 
 
 def _weights_path(name: str, problem: ChannelProblem, trained_on: str | None) -> Path | None:
-    return find_weights(name, lender(name, trained_on) or problem.scenario.name)
+    return weights_for(name, problem, lender(name, trained_on))
 
 
 @lru_cache(maxsize=1)

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, cast
 
 from chanest.bases.estimator import ChannelEstimator
 from chanest.bases.guard import Guarded
+from chanest.bases.modewise import Modewise, goes_mode_by_mode
 from chanest.estimators import estimator_class, estimator_names
 from chanest.problem import AnyProblem, ChannelProblem, as_problem
+from chanest.scenario import Scenario, load_scenario, scenario_names
 from chanest.uncertainty.calibration import Calibration
 from chanest.uncertainty.noise import NoiseModel
 from vlista_core import checkpoint
@@ -60,6 +62,30 @@ def find_weights(name: str, scenario: str) -> Path | None:
     return next((path for path in found if path.is_file()), None)
 
 
+def weights_for(name: str, problem: ChannelProblem, trained_on: str | None = None) -> Path | None:
+    """The file of an estimator for a problem, None where there is none.
+
+    What takes delay modes as one subcarrier each has that of the scenario, else of one with the same directions and arrays.
+    """
+    path = find_weights(name, trained_on or problem.scenario.name)
+    if path is not None or trained_on is not None or not goes_mode_by_mode(estimator_class(name), problem):
+        return path
+    found = (find_weights(name, scenario.name) for scenario in _with_same_directions(problem.scenario))
+    return next((path for path in found if path is not None), None)
+
+
+def _with_same_directions(scenario: Scenario) -> list[Scenario]:
+    """Shipped scenarios of one subcarrier whose channels have directions of the same kind."""
+    kinds = _narrowband_scenarios()
+    return [other for other in kinds if other.directions_hash() == scenario.directions_hash()]
+
+
+@lru_cache(maxsize=1)
+def _narrowband_scenarios() -> list[Scenario]:
+    every = (load_scenario(name) for name in scenario_names())
+    return [each for each in every if getattr(each.channel, "subcarriers", 1) == 1]
+
+
 def get_estimator(
     name: str,
     problem: AnyProblem,
@@ -80,7 +106,7 @@ def get_estimator(
     """
     estimator_class(name)
     problem = as_problem(problem)
-    path = find_weights(name, trained_on or problem.scenario.name) if weights is None else Path(weights)
+    path = weights_for(name, problem, trained_on) if weights is None else Path(weights)
     if substitute and path is None and trained_on is None and _has_substitute(name, problem):
         _LOG.warning("%s has no weights for %s: universal is taken in its place", name, problem.scenario.name)
         return get_estimator(UNIVERSAL, problem)
@@ -110,12 +136,16 @@ def uncalibrated(
 ) -> ChannelEstimator:
     """The estimator with the weights in `path`, None for one that needs none, as it is before calibration."""
     check_usable(name, problem, path, trained_on)
-    estimator = estimator_class(name).build(problem) if path is None else _read(name, path).for_problem(problem)
-    if estimator.signal_length != problem.signal_length:
+    modewise = goes_mode_by_mode(estimator_class(name), problem)
+    one = problem.on_one_subcarrier() if modewise else problem
+    estimator = estimator_class(name).build(one) if path is None else _read(name, path).for_problem(one)
+    if estimator.signal_length != one.signal_length:
         raise ValueError(
             f"{path} holds an estimator of channels of {estimator.signal_length} entries; {problem.scenario.name} has "
-            f"{problem.signal_length}"
+            f"{one.signal_length}"
         )
+    if modewise:
+        estimator = Modewise(estimator, problem.subcarriers)
     lmmse = find_weights("lmmse", trained_on or problem.scenario.name)
     if lmmse is not None:  # An unknown noise is then told from the channel by the directions that channels have.
         known = partial(_lmmse, lmmse)
@@ -149,12 +179,16 @@ def check_usable(
         raise ValueError(f"{path.name} holds a {header['class']}, not the {cls.__name__} of {name}; give another file")
     if cls.any_scenario:
         return
-    if length != problem.signal_length:
+    modewise = goes_mode_by_mode(cls, problem)
+    needed = problem.signal_length // (problem.subcarriers if modewise else 1)
+    if length != needed:
         raise ValueError(
-            f"{path.name} was made for {origin.get('scenario')}, channels of {length} entries; {scenario.name} has "
-            f"{problem.signal_length}"
+            f"{path.name} was made for {origin.get('scenario')}, channels of {length} entries; {scenario.name} has {needed}"
         )
-    if trained_on is None and origin.get("channel_hash") != scenario.channel_hash():
+    known = {scenario.channel_hash()}
+    if modewise:
+        known |= {other.channel_hash() for other in (scenario.on_one_subcarrier(), *_with_same_directions(scenario))}
+    if trained_on is None and origin.get("channel_hash") not in known:
         raise ValueError(
             f"{path.name} holds weights of the channels of {origin.get('scenario')}, not of {scenario.name}; pass "
             f"trained_on to use them all the same{_how_to_train(name, problem)}"
@@ -221,7 +255,7 @@ def usable_estimators(problem: AnyProblem, trained_on: str | None = None) -> tup
     for name in estimator_names():
         other = lender(name, trained_on)
         try:
-            check_usable(name, problem, find_weights(name, other or problem.scenario.name), other, others=False)
+            check_usable(name, problem, weights_for(name, problem, other), other, others=False)
         except ValueError as fault:
             refused[name] = str(fault)
         else:

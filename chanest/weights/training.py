@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from chanest.bases.estimator import ChannelEstimator
+from chanest.bases.modewise import goes_mode_by_mode
 from chanest.covariances.lags import has_lags
 from chanest.estimators import estimator_class, estimator_names
 from chanest.fit import Fit, Report, silent
@@ -20,6 +21,7 @@ from chanest.weights import (
     uncalibrated,
     weights_digest,
     weights_file,
+    weights_for,
 )
 from vlista_core import checkpoint
 from vlista_core.files import check_folder, only_writer
@@ -57,6 +59,7 @@ def train_estimator(
     with _only_writer(name, problem, folder) as target:
         cls.check(problem)
         cls.check_training(problem)
+        whole, problem = problem, problem.on_one_subcarrier() if goes_mode_by_mode(cls, problem) else problem
         before: dict[str, Json] = {}
         if start_from is None:
             estimator = cls.build(problem)
@@ -72,9 +75,9 @@ def train_estimator(
         channels = LEAST_CHANNELS
         if plan.steps is None:
             seconds = min(_CALIBRATION_SECONDS, plan.seconds / 4)
-            channels = affordable(uncalibrated(name, problem, path), problem, seconds)
+            channels = affordable(uncalibrated(name, whole, path), whole, seconds)
         if channels:
-            _calibrate(name, problem, path, channels, SEED, target, plan.telling(_FITTED, 1.0).report)
+            _calibrate(name, whole, path, channels, SEED, target, plan.telling(_FITTED, 1.0).report)
     return path
 
 
@@ -136,7 +139,7 @@ def calibrate_estimator(
     """
     problem = as_problem(problem)
     with _only_writer(name, problem, folder) as target:
-        used = weights or find_weights(name, problem.scenario.name)
+        used = weights or weights_for(name, problem)
         return _calibrate(name, problem, used, channels, seed, target, report)
 
 
