@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from vlista_core.estimate import Measurement
-from vlista_core.linalg import cholesky
+from vlista_core.gaussian import DenseCovariance, condition
+from vlista_core.linops import IdentityMap
 from vlista_core.prox import squared_modulus
 
 _OVERSAMPLING = 2
@@ -61,10 +62,10 @@ def delay_covariance(shown: Tensor, noise: Tensor) -> Tensor:
     level = level.clamp_min(torch.finfo(noise.dtype).tiny)
     power = shown.diagonal(dim1=1, dim2=2).real.mean(1)
     powers = ((power - level).maximum(_LEAST_SHARE * level) / points)[:, None].expand(-1, points)
+    nothing, identity = shown.new_zeros(len(shown), subcarriers), IdentityMap(subcarriers, shown.dtype, shown.device)
     for _ in range(_STEPS):
-        total = (delays * powers[:, None]) @ delays.mH
-        total.diagonal(dim1=1, dim2=2).add_(level[:, None])
-        white = torch.cholesky_solve(delays.expand(len(powers), -1, -1), cholesky(total))
+        prior = DenseCovariance((delays * powers[:, None]) @ delays.mH)
+        white = condition(prior, Measurement(nothing, identity, level)).precision @ delays
         expected = (delays.conj() * white).sum(1).real
         asked = (white.conj() * (shown @ white)).sum(1).real
         powers = powers * (asked / expected).clamp_min(_LEAST_RATIO) ** _EXPONENT

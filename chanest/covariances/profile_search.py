@@ -16,7 +16,8 @@ from chanest.covariances.kronecker import KroneckerCovariance
 from chanest.covariances.profiles import DelayProfiles, Timing
 from chanest.frontend import BeamformingMap
 from vlista_core.estimate import Measurement
-from vlista_core.linalg import cholesky
+from vlista_core.gaussian import DenseCovariance, condition
+from vlista_core.linops import IdentityMap
 
 WIDE = torch.complex128
 _CANDIDATES = 3
@@ -132,13 +133,10 @@ class Likelihood:
         batch, several, late, parts = columns.shape
         pairs = (columns[:, :, :, None] * columns[:, :, None].conj()).reshape(batch, -1, parts)
         blocks = (pairs @ self.terms).reshape(batch * several, late, late, *2 * [self.y.shape[1] // late])
-        total = blocks.transpose(2, 3).reshape(batch * several, *2 * [self.y.shape[1]])
-        total.diagonal(dim1=1, dim2=2).add_(self.noise.repeat_interleave(several)[:, None])
-        factor = cholesky(total)
-        y = self.y.repeat_interleave(several, 0)[:, :, None]
-        white = torch.linalg.solve_triangular(factor, y, upper=False)[:, :, 0]
-        volume = 2 * factor.diagonal(dim1=1, dim2=2).real.log().sum(1)
-        found: Tensor = -(white.abs().square().sum(1) + volume)
+        size = self.y.shape[1]
+        prior = DenseCovariance(blocks.transpose(2, 3).reshape(batch * several, size, size))
+        y, noise = (values.repeat_interleave(several, 0) for values in (self.y, self.noise))
+        found = condition(prior, Measurement(y, IdentityMap(size, y.dtype), noise)).log_evidence
         return found.reshape(batch, several)
 
 
