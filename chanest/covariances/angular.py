@@ -93,6 +93,10 @@ class AngularGrid:
         """The same of every departure at all transmit lags: [lags, departures]."""
         return ramps(self.departing, array_lags(self.layout.tx))
 
+    def cast(self, dtype: torch.dtype) -> "AngularGrid":
+        """The same grid with atoms of another precision."""
+        return self if self.dtype == dtype else replace(self, dtype=dtype)
+
     @property
     def _ends(self) -> tuple[tuple[Tensor, Array], tuple[Tensor, Array]]:
         return (self.arriving, self.rx), (self.departing, self.tx)
@@ -277,7 +281,7 @@ class AngularCovariance(Covariance):
     @property
     def _grid(self) -> AngularGrid:
         """In the precision of the powers."""
-        return self.grid if self.grid.dtype == self.dtype else replace(self.grid, dtype=self.dtype)
+        return self.grid.cast(self.dtype)
 
 
 def ramps(phases: Tensor, places: Tensor) -> Tensor:
