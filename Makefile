@@ -20,7 +20,7 @@ test: $(READY)
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 test-tensorflow: $(TF_VENV)/.ready
-	$(TF_VENV)/bin/python -m pytest tests/tensorflow
+	$(TF_VENV)/bin/python -m pytest tests/on_tensorflow
 
 check: $(READY)
 	$(BIN)/ruff check .

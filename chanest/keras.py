@@ -65,7 +65,9 @@ class EstimatorLayer(keras.layers.Layer):  # type: ignore[misc]
 
     def get_config(self) -> dict[str, Any]:
         """Refused: Keras cannot write an estimator."""
-        raise ValueError("EstimatorLayer cannot be saved with a model: its estimator is PyTorch's; make the layer again")
+        raise ValueError(
+            "EstimatorLayer cannot be saved with a model: its estimator is PyTorch's; make the layer again"
+        )
 
     def _estimated(self, y: Any, beams: Any, noise_var: Any, combiners: Any = None) -> tuple[Any, Any]:
         """The same of tensors that have values."""
@@ -108,7 +110,7 @@ def to_tensorflow(tensor: torch.Tensor) -> Any:
     plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
     if plain.data_ptr() % _ALIGNED:
         plain = plain.clone()
-    return tf.experimental.dlpack.from_dlpack(torch.utils.dlpack.to_dlpack(plain))
+    return tf.experimental.dlpack.from_dlpack(plain.__dlpack__())
 
 
 def _refused(*gradients: Any, **kwargs: Any) -> Any:

@@ -154,8 +154,7 @@ class ChannelEstimator(nn.Module, Estimator, Configured):
         """The estimate of checked inputs whose noise is known, a chunk at a time; `estimate` runs it without gradients."""
 
     def forward(self, y: Tensor, phi: LinearMap, noise_var: Tensor) -> Estimate:
-        """What `estimate` computes of E|h|² = 1 and a known noise [batch], without its checks, chunks and units: for `torch.export`
-        and `torch.compile`."""
+        """What `estimate` computes of E|h|² = 1 and a known noise [batch], for `torch.export`: no checks, chunks and units."""
         measured = Measurement(y, phi, noise_var)
         found = self.infer(measured)
         return found if self.loudest is None else power.kept(measured, found, self.loudest)

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "as_received": "core",
-    **dict.fromkeys(("FORMS", "check_exported", "exported", "form_of", "forms_of", "in_words", "program_of"), "writing"),
+    **dict.fromkeys(
+        ("FORMS", "check_exported", "exported", "form_of", "forms_of", "in_words", "program_of"), "writing"
+    ),
 }
 __all__ = ["FORMS", "as_received", "check_exported", "exported", "form_of", "forms_of", "in_words", "program_of"]
 

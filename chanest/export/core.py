@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 
 from chanest.bases.estimator import ChannelEstimator
@@ -18,8 +17,8 @@ _EXAMPLES, _SEED, _SNR_DB = 6, 0, 10.0
 class ExportedCore(nn.Module):
     """`core(y, beams, noise_var)`, or `core(y, beams, noise_var, combiners)` where the receiver combines.
 
-    y is as received, y_t = W_tᴴ(H f_t + n_t), pilot by pilot: the noise of combiners is whitened here. E|h|² is one or so: nothing
-    is worked out in other units, nobody guards the estimate, and the noise must be known.
+    y is as received, y_t = W_tᴴ(H f_t + n_t), pilot by pilot: the noise of combiners is whitened here. E|h|² is one or so:
+    nothing is worked out in other units, nobody guards the estimate, and the noise must be known.
     """
 
     def __init__(self, estimator: ChannelEstimator, antennas: int, *, whiten: bool) -> None:

@@ -115,6 +115,7 @@ _RULES: dict[Any, Callable[..., Any]] = {
     aten.isfinite.default: lambda a: torch.isfinite(a.re) & torch.isfinite(a.im),
 }
 """What an operator is on pairs."""
+_GAMMAINCC = (aten.special_gammaincc.default, aten.igammac.default, torch.ops.prims.igammac.default)
 _LINEAR = {
     getattr(aten, name)
     for name in (
@@ -181,7 +182,7 @@ class _Walk(fx.Interpreter):
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         flat = [*_leaves(args), *_leaves(kwargs.values())]
-        if target is aten.special_gammaincc.default:
+        if target in _GAMMAINCC:
             return _gammaincc(_filled_with(self._node.args[0]), args[1])
         if any(isinstance(each, Pair) for each in flat):
             return self._on_pairs(target, args, kwargs)

@@ -74,7 +74,9 @@ def in_words(problem: ChannelProblem, form: Form) -> str:
     """What the file takes and gives."""
     pair = ", 2" if form == "onnx" else ""
     names = zip(_NAMES, received(problem, 1), strict=False)
-    sizes = {name: [*map(str, value.shape[1:]), *(["2"] if pair and value.is_complex() else [])] for name, value in names}
+    sizes = {
+        name: [*map(str, value.shape[1:]), *(["2"] if pair and value.is_complex() else [])] for name, value in names
+    }
     taken = ", ".join(f"{name} [{', '.join(['batch', *size])}]" for name, size in sizes.items())
     return f"{taken} -> h [batch, {problem.signal_length}{pair}]"
 

@@ -67,13 +67,16 @@ def _apart(found: np.ndarray, wanted: torch.Tensor) -> float:
 
 @pytest.mark.parametrize("scenario", ["cdl_c_upa64x4", "hybrid_64x16"])
 def test_the_flagship_runs_where_this_package_is_not(scenario: str, tmp_path: Path) -> None:
-    """In batches of other sizes than the recorded one, from y as received: `hybrid_64x16` has combiners."""
+    """In batches of other sizes than the recorded one, from y as received: `hybrid_64x16` has combiners.
+
+    At 10 dB: at 25 dB single precision alone puts 2e-5 between estimates of a sample alone and in a batch.
+    """
     program, inputs, answers = (tmp_path / name for name in ("flagship.pt2", "inputs.npz", "answers.npz"))
     written = CliRunner().invoke(app, ["export", "gated-lmmse", scenario, "-o", str(program)], catch_exceptions=False)
     assert written.exit_code == 0, written.stderr
     assert "-> h [batch, " in written.stdout
     problem = chanest.ChannelProblem(chanest.load_scenario(scenario))
-    batch = problem.sample(8, seed=11)  # SNRs of the whole range
+    batch = problem.sample(8, seed=11, snr_db=10.0)
     np.savez(inputs, *(each.numpy() for each in as_received(batch.y, batch.phi, batch.noise_var)))
     script = [sys.executable, "-c", STRANGER, str(program), str(inputs), str(answers)]
     done = subprocess.run(script, cwd=tmp_path, capture_output=True, text=True, check=False)
@@ -155,5 +158,7 @@ def test_the_command_says_which_estimators_have_which_form() -> None:
         assert name in listed.stdout
     rows = {line.split()[0]: line.split()[1:3] for line in listed.stdout.splitlines() if line.split()[1:2] == ["yes"]}
     assert rows == {
-        name: ["yes" if form in forms_of(name) else "–" for form in FORMS] for name in estimator_names() if forms_of(name)
+        name: ["yes" if form in forms_of(name) else "–" for form in FORMS]
+        for name in estimator_names()
+        if forms_of(name)
     }

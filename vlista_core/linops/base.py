@@ -22,7 +22,8 @@ in single and 1.4e-14 in double precision, far below any column that a measureme
 def _start(n: int) -> Tensor:
     """Where power iterations start: [n], of length one."""
     start = torch.randn(n, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    return start / start.norm()
+    unit: Tensor = start / start.norm()
+    return unit
 
 
 class LinearMap(ABC):

@@ -5,6 +5,8 @@ In an environment of its own: `make test-tensorflow`. The main suite leaves this
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import keras
 import numpy as np
 import pytest
@@ -12,6 +14,8 @@ import tensorflow as tf
 import torch
 
 import chanest
+from chanest.export import as_received
+from chanest.frontend import BeamformingMap
 from chanest.keras import EstimatorLayer, to_tensorflow, to_torch
 from chanest.problem import ChannelBatch
 from vlista_core.solvers import OMP
@@ -27,8 +31,13 @@ def batch(problem: chanest.ChannelProblem) -> ChannelBatch:
     return problem.sample(5, seed=3, snr_db=10.0)
 
 
-def _inputs(batch: ChannelBatch) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    return tuple(tf.constant(each.numpy()) for each in (batch.y, batch.phi.transmit, batch.noise_var))
+def _front_end(batch: ChannelBatch) -> BeamformingMap:
+    assert isinstance(batch.phi, BeamformingMap)
+    return batch.phi
+
+
+def _inputs(batch: ChannelBatch) -> tuple[tf.Tensor, ...]:
+    return tuple(tf.constant(each.numpy()) for each in (batch.y, _front_end(batch).transmit, batch.noise_var))
 
 
 @pytest.mark.parametrize("name", ["gated-lmmse", "lmmse"])
@@ -52,7 +61,7 @@ def test_inside_a_function_of_any_batch_size(problem: chanest.ChannelProblem, ba
         tf.TensorSpec([None, 96], tf.complex64), tf.TensorSpec([None, 64, 24], tf.complex64), tf.TensorSpec([None], tf.float32)
     ]  # fmt: skip
 
-    @tf.function(input_signature=shapes)
+    @tf.function(input_signature=shapes)  # type: ignore[untyped-decorator]
     def receiver(y: tf.Tensor, beams: tf.Tensor, noise_var: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         h_hat, variance = layer(y, beams, noise_var)
         traced.append(h_hat.shape.as_list())
@@ -72,10 +81,8 @@ def test_a_receiver_that_combines_gives_y_as_received() -> None:
     problem = chanest.ChannelProblem(chanest.load_scenario("hybrid_64x16"))
     batch = problem.sample(3, seed=4, snr_db=10.0)
     estimator = chanest.get_estimator("gated-lmmse", problem)
-    factor, white = batch.phi.factor, batch.phi.weights
-    assert batch.phi.whiten
-    received = (factor @ batch.y.reshape(3, batch.phi.pilots, -1, 1)).flatten(1)
-    arguments = (received, batch.phi.transmit, batch.noise_var, (white @ factor.mH).resolve_conj())
+    assert _front_end(batch).whiten
+    arguments = (each.resolve_conj() for each in as_received(batch.y, batch.phi, batch.noise_var))
     h_hat, _ = EstimatorLayer(estimator)(*(tf.constant(each.numpy()) for each in arguments))
     wanted = estimator.estimate(batch.y, batch.phi, batch.noise_var).signal
     np.testing.assert_allclose(h_hat.numpy(), wanted.numpy(), atol=1e-3)
@@ -87,12 +94,14 @@ def test_memory_is_handed_over_without_a_copy() -> None:
     assert given.numpy()[2, 1] == 7.0
     back = torch.zeros(4, 3, dtype=torch.complex64)
     seen = to_tensorflow(back)
-    back[1, 2] = 5.0j
+    back[1, 2] = torch.tensor(5.0j)
     assert seen.numpy()[1, 2] == 5.0j
 
 
-@pytest.mark.parametrize("odd", [lambda x: x[1:], lambda x: x.mT, lambda x: x.conj()], ids=["offset", "strided", "conj"])
-def test_what_is_laid_out_otherwise_comes_over_right(odd: object) -> None:
+@pytest.mark.parametrize(
+    "odd", [lambda x: x[1:], lambda x: x.mT, lambda x: x.conj()], ids=["offset", "strided", "conj"]
+)
+def test_what_is_laid_out_otherwise_comes_over_right(odd: Callable[[torch.Tensor], torch.Tensor]) -> None:
     value = torch.randn(5, 3, dtype=torch.complex64, generator=torch.Generator().manual_seed(0))
     np.testing.assert_array_equal(to_tensorflow(odd(value)).numpy(), odd(value).resolve_conj().numpy())
 
@@ -111,7 +120,7 @@ def test_a_gradient_through_the_layer_is_refused_in_one_sentence(
             loss = tf.reduce_sum(tf.abs(h_hat) ** 2)
         return tape.gradient(loss, y)
 
-    with pytest.raises(ValueError, match="EstimatorLayer has no gradient: .* train in PyTorch"):
+    with pytest.raises(ValueError, match=r"EstimatorLayer has no gradient: .* train in PyTorch"):
         (tf.function(gradient) if graph else gradient)()
 
 
@@ -128,7 +137,9 @@ def test_gradients_beside_the_layer_pass(problem: chanest.ChannelProblem, batch:
 def test_a_model_of_keras_holds_it(problem: chanest.ChannelProblem, batch: ChannelBatch) -> None:
     y, beams = keras.Input((96,), dtype="complex64"), keras.Input((64, 24), dtype="complex64")
     noise_var = keras.Input((), dtype="float32")
-    model = keras.Model([y, beams, noise_var], EstimatorLayer(chanest.get_estimator("lmmse", problem))(y, beams, noise_var))
+    model = keras.Model(
+        [y, beams, noise_var], EstimatorLayer(chanest.get_estimator("lmmse", problem))(y, beams, noise_var)
+    )
     h_hat, variance = model(list(_inputs(batch)))
     assert h_hat.shape == variance.shape == (5, 256)
     assert not model.trainable_variables
@@ -136,7 +147,9 @@ def test_a_model_of_keras_holds_it(problem: chanest.ChannelProblem, batch: Chann
 
 def test_a_number_stands_in_for_a_variance_that_is_not_known(batch: ChannelBatch) -> None:
     inputs, solver = _inputs(batch), OMP(n_nonzero=4)
-    with pytest.raises(ValueError, match="OMP knows no variance of its errors: give EstimatorLayer a number for err_var"):
+    with pytest.raises(
+        ValueError, match="OMP knows no variance of its errors: give EstimatorLayer a number for err_var"
+    ):
         EstimatorLayer(solver)(*inputs)
     _, variance = EstimatorLayer(solver, err_var=0.25)(*inputs)
     assert np.all(variance.numpy() == 0.25)
@@ -150,4 +163,4 @@ def test_wrong_shapes_are_named(problem: chanest.ChannelProblem, batch: ChannelB
 
 def test_an_estimator_is_needed() -> None:
     with pytest.raises(ValueError, match="estimator must be an object with estimate"):
-        EstimatorLayer("gated-lmmse")
+        EstimatorLayer("gated-lmmse")  # type: ignore[arg-type]
