@@ -16,6 +16,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from vlista_core.devices import has_values
 from vlista_core.estimate import Measurement
 from vlista_core.linalg import cholesky
 from vlista_core.linops import DenseMap, LinearMap
@@ -209,7 +210,7 @@ class Posterior:
 
     def solve(self, right: Tensor) -> Tensor:
         """C⁻¹ times a vector per sample: [batch, m] -> [batch, m]."""
-        if len(self.factor) == 1:
+        if self.factor.shape[0] == 1:
             return torch.cholesky_solve(right.mT[None], self.factor)[0].mT
         return torch.cholesky_solve(right[..., None], self.factor)[..., 0]
 
@@ -325,13 +326,12 @@ def condition(
 def _definite(total: Tensor, noise_var: Tensor) -> Tensor:
     """The Cholesky factor of C = ΦRΦᴴ + σ²I, for an R that rounding may have made slightly negative.
 
-    Where R has no negative eigenvalue every pivot of C is at least σ². A smaller one shows that R has, and that C may be all
-    but singular: such a sample gets the least multiple 1, 3, 7, … of σ² on its diagonal that leaves no such pivot.
+    A pivot below σ² shows that: such a sample gets the least multiple 1, 3, 7, … of σ² that leaves none on its diagonal.
     """
-    factor, noise = cholesky(total), noise_var[: len(total)]
+    factor, noise = cholesky(total), noise_var[: total.shape[0]]
     for _ in range(_MOST_DOUBLINGS):
         poor = factor.diagonal(dim1=1, dim2=2).real.amin(1).square() < _LEAST_PIVOT * noise
-        if poor.is_meta or not bool(poor.any()):
+        if not has_values(poor) or not bool(poor.any()):
             break
         total = total + torch.diag_embed((poor * noise)[:, None].expand(-1, total.shape[1])).to(total.dtype)
         noise = torch.where(poor, 2 * noise, noise)
@@ -343,8 +343,8 @@ def _with_noise(seen: Tensor, noise_var: Tensor, floor: float) -> Tensor:
     """seen + σ²I and the floor. seen: [batch or 1, m, m], noise_var: [batch] -> [batch or 1, m, m]."""
     if floor > 0:
         noise_var = noise_var + floor * seen.diagonal(dim1=1, dim2=2).real.mean(1)
-    if len(seen) == 1 < len(noise_var) and not noise_var.is_meta and bool((noise_var == noise_var[0]).all()):
+    if has_values(noise_var) and len(seen) == 1 < len(noise_var) and bool((noise_var == noise_var[0]).all()):
         noise_var = noise_var[:1]
-    total = seen.expand(len(noise_var), -1, -1).clone()
+    total = seen.expand(*noise_var.shape, -1, -1).clone()
     total.diagonal(dim1=1, dim2=2).add_(noise_var[:, None])
     return total

@@ -36,6 +36,7 @@ class ProductLMMSE(GaussianEstimator):
 
     name = "product-lmmse"
     summary = "ours: transmit and receive covariance adapt to y by their angular spectra; for ends that are independent"
+    exported_as = ("pt2",)
     needs_fit = True
     half_precision = True
     goes_on = True
@@ -75,8 +76,8 @@ class ProductLMMSE(GaussianEstimator):
         seen = _column_energies(measured.phi, psi)
         matched = squared_modulus(psi.adjoint(measured.phi.adjoint(measured.y)))
         energy = torch.where(seen > 0, matched / torch.where(seen > 0, seen, 1.0), 0.0)
-        shape = len(energy), self.tx.count, self.rx.count
-        return energy.reshape(shape), seen.expand(len(energy), -1).reshape(shape)
+        shape = energy.shape[0], self.tx.count, self.rx.count
+        return energy.reshape(shape), seen.expand(energy.shape[0], -1).reshape(shape)
 
     def fit(self, problem: ChannelProblem, plan: Fit) -> dict[str, Json]:
         """The network, by the NMSE of the estimate on fresh training draws."""
