@@ -25,6 +25,7 @@ from chanest.link.slots import covariances, link_of
 from chanest.problem import ChannelProblem
 from chanest.sionna import EstimatorBlock
 from vlista_core.draws import Split
+from vlista_core.estimate import Estimator
 
 with global_state_kept():
     from sionna.phy.nr import (
@@ -61,7 +62,7 @@ def main() -> None:
 
 
 def compare(
-    name: str, problem: ChannelProblem, snr_db: float, blocks: int, known: tuple[Tensor, ...], ours: torch.nn.Module
+    name: str, problem: ChannelProblem, snr_db: float, blocks: int, known: tuple[Tensor, ...], ours: Estimator
 ) -> None:
     """Print a row for every receiver."""
     sender = transmitter()

@@ -77,7 +77,7 @@ class SideCodebook(nn.Module):
         self.powers: Tensor = nn.Buffer(torch.ones(parts))
         self.members: Tensor = nn.Buffer(torch.zeros(size, parts, self.kept, 2), persistent=False)
         """The first halves of the tables, as real pairs."""
-        self.register_load_state_dict_post_hook(_unpack)
+        self.register_load_state_dict_post_hook(_unpack)  # type: ignore[no-untyped-call]
 
     def take(self, members: Tensor) -> None:
         """Members from the first halves of tables as real pairs, rounded to what files hold: [K, parts, kept lags, 2]."""

@@ -41,6 +41,7 @@ class LMMSE(GaussianEstimator):
     name = "lmmse"
     summary = "LMMSE with the covariance of the whole ensemble"
     needs_fit = True
+    half_precision = True
     learns_from_pilots = True
     longest = 4096
     per_subcarrier = True

@@ -90,9 +90,10 @@ class CoverageStudy(ChannelStudy):
         for kind, parts in variances.items():
             if parts:
                 figures = _figures(signal, torch.cat(parts), truth)
-                row[kind] = {**figures, "interval_90": None}
+                shares: Row = {"interval_90": None}
                 if kind == "calibrated" and not figures["diverged"] and seen is not None:
-                    row[kind].update(self._inside(torch.cat(inside), seen))
+                    shares = self._inside(torch.cat(inside), seen)
+                row[kind] = {**figures, **shares}
         return row
 
     def _inside(self, inside: Tensor, seen: Tensor) -> Row:

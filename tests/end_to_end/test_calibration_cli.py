@@ -93,9 +93,9 @@ def test_pilots_and_what_lies_between_are_told_apart(scenario: str, tmp_path: Pa
     assert measured.exit_code == 0
     assert "What conformal 90 % intervals cover over the resource grid" in measured.stdout
     assert (folder / "grid.png").read_bytes().startswith(b"\x89PNG")
-    for record in read_study(folder, STUDIES).records:
-        row = record.row["calibrated"]
-        assert isinstance(row, dict)
+    read = read_study(folder, STUDIES)
+    assert isinstance(read.study, CoverageStudy)
+    for row in read.study.variances(read.frame).to_dict("records"):
         shares = row["by_subcarrier"]
         assert len(shares) == 8
         assert row["at_pilots"] == pytest.approx(sum(shares[::2]) / 4)
