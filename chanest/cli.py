@@ -319,11 +319,15 @@ def _validated(path: Path) -> str:
 def _weights_for(name: str, scenario: "Scenario") -> str:
     """Where the weights for a scenario are, of an estimator that can run on it; what needs none may have been tuned."""
     from chanest.estimators import estimator_class
-    from chanest.weights import SHIPPED, find_weights
+    from chanest.problem import as_problem
+    from chanest.weights import ANY_SCENARIO, SHIPPED, weights_for
 
-    path = find_weights(name, scenario.name)
+    path = weights_for(name, as_problem(scenario))
     if path is None:
         return "not needed"
+    origin = path.name.split(".")[0]
+    if origin not in (scenario.name, ANY_SCENARIO):
+        return f"of {origin}"
     if not estimator_class(name).needs_fit:
         return "tuned"
     return "shipped" if path.parent == SHIPPED else "your own"

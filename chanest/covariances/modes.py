@@ -46,6 +46,12 @@ def delay_modes(
     return vectors[:, :count].to(torch.complex64), (values[:count] * subcarriers / values.sum()).float()
 
 
+def check_modes(modes: int, subcarriers: int) -> None:
+    """ValueError where there are more delay modes than subcarriers."""
+    if modes > subcarriers:
+        raise ValueError(f"modes of the delay must be at most the {subcarriers} subcarriers, got {modes}")
+
+
 @dataclass(frozen=True, eq=False)
 class ModesMap(LinearMap):
     """U ⊗ I: what the entries of a channel in delay modes are on the subcarriers."""

@@ -17,6 +17,9 @@ from chanest.covariances.families import k_means, principal
 from chanest.covariances.lag_layout import lag_between, mean_lags
 
 _DIRECTIONS_FROM = 2000
+_LEVELS, _FINER = 32767, 16
+"""Of the numbers of a codebook between 0 and 1, and steps between two levels. Rounding makes eigenvalues negative: those that
+half precision makes are larger than the noise at 20 dB, and levels alone cost 0.2 dB at 30 dB."""
 
 
 @dataclass(frozen=True)
@@ -57,16 +60,32 @@ class Parts:
 
 
 class SideCodebook(nn.Module):
-    """What one end has for all parts: tables of lags, [K, parts, lags], of which the second half is the mirrored first."""
+    """What one end has for all parts: tables of lags, [K, parts, lags], of which the second half is the mirrored first.
+
+    No lag is larger than that at zero, which is one. Files hold whole numbers of 20 bits: `levels`, and `finer` steps between.
+    """
 
     def __init__(self, array: Array, parts: int, size: int) -> None:
         super().__init__()
         self.array = array
         self.lags = int(lag_between(array).max()) + 1
         self.kept = self.lags // 2 + 1
-        self.members: Tensor = nn.Buffer(torch.zeros(size, parts, self.kept, 2))
+        self.levels: Tensor = nn.Buffer(torch.zeros(size, parts, self.kept, 2, dtype=torch.int16))
+        self.finer: Tensor = nn.Buffer(torch.zeros(size, parts, self.kept, dtype=torch.uint8))
+        """Steps of the real part, and `_FINER` times those of the imaginary part."""
         self.prior: Tensor = nn.Buffer(torch.full((size,), 1.0 / size))
         self.powers: Tensor = nn.Buffer(torch.ones(parts))
+        self.members: Tensor = nn.Buffer(torch.zeros(size, parts, self.kept, 2), persistent=False)
+        """The first halves of the tables, as real pairs."""
+        self.register_load_state_dict_post_hook(_unpack)  # type: ignore[no-untyped-call]
+
+    def take(self, members: Tensor) -> None:
+        """Members from the first halves of tables as real pairs, rounded to what files hold: [K, parts, kept lags, 2]."""
+        steps = (_LEVELS * _FINER * members.clamp(-1.0, 1.0).double()).round().long()
+        real, imaginary = (steps % _FINER).unbind(-1)
+        self.levels = steps.div(_FINER, rounding_mode="floor").to(torch.int16)
+        self.finer = (real + _FINER * imaginary).to(torch.uint8)
+        _unpack(self)
 
     def tables(self) -> Tensor:
         """All members: [K, parts, lags]."""
@@ -102,7 +121,7 @@ class SideCodebook(nn.Module):
         halves = torch.view_as_real(tables[..., : self.kept].contiguous())
         total = torch.zeros_like(self.members).index_add_(0, labels, halves)
         total[count == 0] = halves[: len(count)][count == 0]
-        self.members = total / count.clamp_min(1)[:, None, None, None]
+        self.take(total / count.clamp_min(1)[:, None, None, None])
         self.prior = (count + 0.5) / (count + 0.5).sum()
 
     def _whole(self, halves: Tensor) -> Tensor:
@@ -114,3 +133,9 @@ class SideCodebook(nn.Module):
         often = torch.bincount(lag_between(self.array).flatten()).to(tables.device)
         weight = (self.powers[:, None] / self.powers.sum() * often).sqrt()
         return torch.view_as_real(tables * weight).flatten(1)
+
+
+def _unpack(codebook: SideCodebook, *loaded: object) -> None:
+    """`members` from `levels` and `finer`; torch calls it after a file was loaded, too."""
+    finer = torch.stack([codebook.finer % _FINER, codebook.finer // _FINER], -1)
+    codebook.members = (codebook.levels + finer / _FINER) / _LEVELS

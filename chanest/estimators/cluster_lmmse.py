@@ -23,7 +23,7 @@ from chanest.bases.estimator import GaussianEstimator
 from chanest.channels.section import around_carrier
 from chanest.covariances.kronecker import KroneckerCovariance
 from chanest.covariances.lag_layout import LagLayout
-from chanest.covariances.modes import DecoupledCovariance, ModeCovariance, in_modes
+from chanest.covariances.modes import DecoupledCovariance, ModeCovariance, check_modes, in_modes
 from chanest.covariances.parts import SideCodebook
 from chanest.covariances.profile_search import Likelihood, first_look, refined
 from chanest.covariances.profiles import DelayProfiles, Timing
@@ -73,6 +73,7 @@ class ClusterLMMSE(GaussianEstimator):
         """modes: delay modes, parts: clusters, rank: columns of each D_p, transmit, receive: members of the codebooks, spacing:
         of the subcarriers where every sample has delays of its own, 0 where all have the same."""
         super().__init__(subcarriers * rx.ports * tx.ports)
+        check_modes(modes, subcarriers)
         self.layout = LagLayout(rx, tx)
         self.modes: Tensor = nn.Buffer(torch.zeros(subcarriers, modes, dtype=torch.complex64))
         self.columns: Tensor = nn.Buffer(torch.zeros(parts, rank, modes, dtype=torch.complex64))

@@ -11,7 +11,7 @@ from chanest.bases.estimator import SNRS_DB, GaussianEstimator, validation_draws
 from chanest.bases.site import learn_site, validated
 from chanest.covariances.columns import MainDirections
 from chanest.covariances.families import LagComponents
-from chanest.covariances.modes import ModeCovariance, SeparableCovariance, delay_modes
+from chanest.covariances.modes import ModeCovariance, SeparableCovariance, check_modes, delay_modes
 from chanest.fit import Fit
 from chanest.problem import ChannelProblem
 from chanest.recordings import Recordings
@@ -42,6 +42,7 @@ class LMMSE(GaussianEstimator):
     summary = "LMMSE with the covariance of the whole ensemble"
     exported_as = ("pt2",)
     needs_fit = True
+    half_precision = True
     learns_from_pilots = True
     longest = 4096
     per_subcarrier = True
@@ -51,6 +52,7 @@ class LMMSE(GaussianEstimator):
     ) -> None:
         """rank: eigenvectors that are kept; 0 for a Toeplitz covariance. modes: of the delay, 0 for one subcarrier."""
         super().__init__(signal_length)
+        check_modes(modes, subcarriers)
         self.forms_product = rank > 0
         self.antennas = signal_length // subcarriers
         self.modes: Tensor | None

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from chanest.bases.estimator import SNRS_DB, GaussianEstimator, validation_draws
+from chanest.covariances.modes import check_modes
 from chanest.covariances.slots import SlotColumns, SlotCovariance, in_slot_modes
 from chanest.fit import Fit
 from chanest.problem import ChannelProblem
@@ -43,6 +44,7 @@ class SlotLMMSE(GaussianEstimator):
     def __init__(self, *, snapshots: int, subcarriers: int, antennas: int, times: int, delays: int, rank: int) -> None:
         """antennas: N, transmit times receive; times, delays: modes of each axis; rank: columns of R."""
         super().__init__(snapshots * subcarriers * antennas)
+        check_modes(delays, subcarriers)
         self.time: Tensor = nn.Buffer(torch.zeros(snapshots, times, dtype=torch.complex64))
         self.delay: Tensor = nn.Buffer(torch.zeros(subcarriers, delays, dtype=torch.complex64))
         self.factor: Tensor = nn.Buffer(torch.zeros(times * delays * antennas, rank, dtype=torch.complex64))

@@ -207,6 +207,27 @@ def reliability_chart(study: "CoverageStudy", variances: pd.DataFrame) -> Chart:
     )  # fmt: skip
 
 
+def grid_coverage_chart(study: "CoverageStudy", variances: pd.DataFrame) -> Chart:
+    """What conformal 90 % intervals cover by symbol (above) and by subcarrier (below), a panel for each SNR."""
+    known = variances[variances["by_subcarrier"].notna()]
+    snrs, panels = sorted(set(known["snr_db"])), []
+    for axis, words in (("by_symbol", "symbol by symbol"), ("by_subcarrier", "subcarrier by subcarrier")):
+        line = []
+        for snr in snrs:
+            rows = known[known["snr_db"] == snr]
+            curves = [
+                Series(name, look_of(name), [(place, 100 * share - 90) for place, share in enumerate(shares)], every=9)
+                for name, shares in zip(rows["name"], rows[axis], strict=True)
+            ]
+            line.append(Panel(f"{snr:g} dB, {words}", curves))
+        panels += _on_one_scale(line)
+    return Chart(
+        f"{study.scenario.name}: what 90 % intervals cover over the grid, {study.channels:,} test samples",
+        Axis("number of the symbol or subcarrier"), Axis("coverage − 90 % (points)"), panels,
+        columns=len(snrs), level=0.0, band=(-_BAND, _BAND),
+    )  # fmt: skip
+
+
 def _gaps(covered: list[float], levels: tuple[float, ...]) -> list[Point]:
     """(level, what is covered beyond it) in points of a per cent."""
     return [(100 * level, 100 * (share - level)) for share, level in zip(covered, levels, strict=True)]

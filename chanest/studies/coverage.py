@@ -18,13 +18,14 @@ from vlista_core.metrics import calibration_error, coverage, finite_samples, nms
 from vlista_core.problems import check_count
 from vlista_core.study import Cell, Context, Figure, Row, Table
 from vlista_core.study.measuring import finite
-from vlista_core.study.tables import decibels, number
+from vlista_core.study.tables import decibels, missing, number
 
 LEVELS = tuple(round(0.05 * step, 2) for step in range(1, 20))
 KINDS = ("calibrated", "own")
 """The variance that `estimate` gives, and the method's own before calibration."""
 _SHOWN = (0.5, 0.9, 0.95)
 _INTERVAL = 0.9
+_AXES = ("by_symbol", "by_subcarrier")
 
 
 class CoverageStudy(ChannelStudy):
@@ -71,9 +72,11 @@ class CoverageStudy(ChannelStudy):
         """The calibrated variance and the method's own, of those that there are."""
         estimator, facts = load(cell, self.problem)
         signals, truths, inside = [], [], []
+        seen: Tensor | None = None
         variances: dict[str, list[Tensor]] = {kind: [] for kind in KINDS}
         for batch in draws(self.problem, self.channels, seed=self.seed, snr_db=level_of(cell)):
             found = estimator.estimate(batch.y, batch.phi, batch.noise_var)
+            seen = batch.phi.column_norms()[0] > 0 if seen is None else seen
             own = _own_variance(estimator, batch, found)
             if own is not None:
                 variances["own"].append(own)
@@ -87,9 +90,25 @@ class CoverageStudy(ChannelStudy):
         for kind, parts in variances.items():
             if parts:
                 figures = _figures(signal, torch.cat(parts), truth)
-                known = kind == "calibrated" and not figures["diverged"]
-                row[kind] = {**figures, "interval_90": float(torch.cat(inside).double().mean()) if known else None}
+                shares: Row = {"interval_90": None}
+                if kind == "calibrated" and not figures["diverged"] and seen is not None:
+                    shares = self._inside(torch.cat(inside), seen)
+                row[kind] = {**figures, **shares}
         return row
+
+    def _inside(self, inside: Tensor, seen: Tensor) -> Row:
+        """The share of entries within their interval, [channels, n], also by what they are on the resource grid.
+
+        seen: whether a pilot shows the entry itself, [n].
+        """
+        by_entry, problem = inside.mean(0, dtype=torch.float64), self.problem
+        figures: Row = {"interval_90": float(by_entry.mean())}
+        if problem.subcarriers > 1:
+            grid = by_entry.reshape(problem.snapshots, problem.subcarriers, -1)
+            figures["by_symbol"], figures["by_subcarrier"] = grid.mean((1, 2)).tolist(), grid.mean((0, 2)).tolist()
+        if not bool(seen.all()):
+            figures |= {"at_pilots": float(by_entry[seen].mean()), "between": float(by_entry[~seen].mean())}
+        return figures
 
     def variances(self, frame: pd.DataFrame) -> pd.DataFrame:
         """One line per estimator, SNR and kind of variance."""
@@ -110,7 +129,29 @@ class CoverageStudy(ChannelStudy):
                 lines.append((row["name"], row["kind"], *map(_percent, shares), error, nll, *levels))
             title = f"Coverage of intervals at {snr:g} dB, {self.channels:,} test channels"
             tables.append(Table.of(title, heading, lines))
-        return tables
+        return tables + self._grid_tables(found)
+
+    def _grid_tables(self, found: pd.DataFrame) -> list[Table]:
+        """What conformal intervals cover at the pilots and between them, and by symbol and subcarrier."""
+        if "by_subcarrier" not in found:
+            return []
+        lines = []
+        for _, row in found[found["by_subcarrier"].notna()].sort_values(["name", "snr_db"]).iterrows():
+            apart = (None if missing(row.get(where)) else row[where] for where in ("at_pilots", "between"))
+            ends = (f"{_percent(min(row[axis]))} to {_percent(max(row[axis]))}" for axis in _AXES)
+            lines.append(
+                (row["name"], f"{row['snr_db']:g}", _percent(row["interval_90"]), *map(_percent, apart), *ends)
+            )
+        heading = (
+            "estimator",
+            "SNR (dB)",
+            "all",
+            "at pilots",
+            "between",
+            "symbol by symbol",
+            "subcarrier by subcarrier",
+        )
+        return [Table.of("What conformal 90 % intervals cover over the resource grid (%)", heading, lines)]
 
     def headline(self, frame: pd.DataFrame) -> str:
         """What the conformal intervals cover over all estimators and SNRs, and which strays furthest."""
@@ -127,10 +168,14 @@ class CoverageStudy(ChannelStudy):
         )
 
     def figures(self, frame: pd.DataFrame, folder: Path) -> list[Figure]:
-        from chanest.plotting.studies import reliability_chart
+        from chanest.plotting.studies import grid_coverage_chart, reliability_chart
 
-        path = folder / "reliability.png"
-        return [Figure.drawn("Reliability", "", path, reliability_chart(self, self.variances(frame)))]
+        found = self.variances(frame)
+        drawn = [Figure.drawn("Reliability", "", folder / "reliability.png", reliability_chart(self, found))]
+        if "by_subcarrier" in found:
+            path = folder / "grid.png"
+            drawn.append(Figure.drawn("Over the resource grid", "", path, grid_coverage_chart(self, found)))
+        return drawn
 
 
 def _figures(signal: Tensor, variance: Tensor, truth: Tensor) -> Row:

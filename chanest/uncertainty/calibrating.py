@@ -42,6 +42,8 @@ _RANGE = (0.01, 0.99)
 """Quantiles of a feature beyond which a table is constant."""
 _FAVOUR = 0.005
 """Nats by which a simpler variance may be behind and still be taken."""
+_ENTRIES = 2**13
+"""Of a channel, drawn at random, whose errors are kept where there are more and the method has a variance of its own."""
 _RIDGE = 1e-3
 _STEPS = 40
 _CHUNK = 64
@@ -50,7 +52,8 @@ _PROBED = 4
 
 @dataclass(frozen=True)
 class Draws:
-    """What an estimator does on draws of known channels. errors: |h - ĥ|², [N, n]; raw: its own variance; the rest: [N]."""
+    """What an estimator does on draws of known channels. errors: |h - ĥ|², [N, n], or of `_ENTRIES` entries; raw: its own
+    variance; the rest: [N]."""
 
     errors: Tensor
     raw: Tensor | None
@@ -86,16 +89,19 @@ def calibrate(
 ) -> Calibration:
     """The calibration of an estimator for a problem. weights: the hash it is tied to; channels: at each of nine SNRs.
 
-    A method with a variance of its own keeps it, scaled, unless features or a table make the errors likelier.
+    A method with a variance of its own keeps it, scaled, unless features or a table make the errors likelier. A table has a
+    number for every entry: where a channel has many and there is a variance, there is none.
     """
     check_count("channels", channels, least=LEAST_CHANNELS)
     draws = draw(estimator, problem, SNRS_DB, channels, seed, report)
     fit, rest = draws.half(0), draws.half(1)
     fitted = {}
-    if draws.raw is not None and bool((draws.raw > 0).all()):
+    whole = draws.errors.shape[1] == estimator.signal_length
+    if draws.raw is not None and (not whole or bool((draws.raw > 0).all())):
         fitted["own variance"] = _fitted(fit, (), own=True)
         fitted["own variance and features"] = _fitted(fit, _FEATURES, own=True)
-    fitted["table"] = _fitted(fit, _FEATURES, own=False)
+    if whole:
+        fitted["table"] = _fitted(fit, _FEATURES, own=False)
     surprises = {each: _surprise(model, fit) for each, model in fitted.items()}
     kind = next(each for each, surprise in surprises.items() if surprise <= min(surprises.values()) + _FAVOUR)
     best = fitted[kind]
@@ -140,13 +146,22 @@ def draw(
             measured = estimator.checked(batch.y, batch.phi, batch.noise_var)
             seen = observed(measured, found, KNOTS_DB)
             squared = (found.signal - batch.signal).abs().square()
+            raw = found.own_variance
+            if raw is not None and raw.shape[1] > _ENTRIES:
+                some = _some_entries(raw.shape[1], seed)
+                squared, raw = squared[:, some], raw[:, some].clamp_min(torch.finfo(raw.dtype).tiny)
             parts.append((squared, snr_db(batch.noise_var), *(seen[key] for key in _FEATURES)))
-            raws.append(found.own_variance)
+            raws.append(raw)
             report((start + size) / (len(snrs) * channels), "calibration")
     errors, levels, *features = (torch.cat(column).double() for column in zip(*parts, strict=True))
     known = [raw for raw in raws if raw is not None]
     raw = torch.cat(known).double() if known else None
     return Draws(errors, raw, levels, dict(zip(_FEATURES, features, strict=True)))
+
+
+def _some_entries(length: int, seed: int) -> Tensor:
+    """`_ENTRIES` of the places 0 … length - 1, the same for all draws of a seed."""
+    return torch.randperm(length, generator=torch.Generator().manual_seed(seed))[:_ENTRIES].sort().values
 
 
 def _variance(model: VarianceModel, draws: Draws) -> Tensor:

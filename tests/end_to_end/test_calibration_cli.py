@@ -83,6 +83,27 @@ def test_fit_measure_and_report(scenario: str, tmp_path: Path) -> None:
     assert "Coverage of intervals at 0 dB" in page
 
 
+def test_pilots_and_what_lies_between_are_told_apart(scenario: str, tmp_path: Path) -> None:
+    """A comb on every second of eight subcarriers: least squares has nothing between them, and a calibration knows it."""
+    comb = TINY.replace('models = ["C"]', 'models = ["C"]\nsubcarriers = 8\nsubcarrier_spacing = 120e3')
+    Path(scenario).write_text(comb + '[frontend.pattern]\nkind = "comb"\nspacing = 2\n')
+    assert _run("calibrate", scenario, "-e", "ls", "--channels", "32").exit_code == 0
+    folder = tmp_path / "grid"
+    measured = _run("calibration", scenario, "-e", "ls", "--snr", "0,10", "--channels", "60", "-o", str(folder))
+    assert measured.exit_code == 0
+    assert "What conformal 90 % intervals cover over the resource grid" in measured.stdout
+    assert (folder / "grid.png").read_bytes().startswith(b"\x89PNG")
+    read = read_study(folder, STUDIES)
+    assert isinstance(read.study, CoverageStudy)
+    for row in read.study.variances(read.frame).to_dict("records"):
+        shares = row["by_subcarrier"]
+        assert len(shares) == 8
+        assert row["at_pilots"] == pytest.approx(sum(shares[::2]) / 4)
+        assert row["between"] == pytest.approx(sum(shares[1::2]) / 4)
+        assert row["interval_90"] == pytest.approx(sum(shares) / 8)
+        assert row["by_symbol"] == pytest.approx([row["interval_90"]])
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -26,7 +26,7 @@ from chanest.uncertainty.estimate import ChannelEstimate
 from chanest.weights import calibration_file, get_estimator, weights_file
 from chanest.weights.training import calibrate_estimator, save_estimator, train_estimator
 from vlista_core.draws import Split
-from vlista_core.estimate import Estimate, Measurement
+from vlista_core.estimate import Estimate, Measurement, estimated
 from vlista_core.gaussian import DenseCovariance, condition
 from vlista_core.linops import LinearMap, as_map
 from vlista_core.metrics import coverage
@@ -212,8 +212,9 @@ def test_an_estimate_costs_nothing_more_until_its_variance_is_read(monkeypatch: 
 
     monkeypatch.setattr(Calibration, "scale", counted)
     batch = _gaussian().sample(2, seed=4)
-    out = _calibrated(Silent).estimate(batch.y, batch.phi, batch.noise_var)
+    out = estimated("silent", _calibrated(Silent), batch)
     assert not calls
+    assert isinstance(out, ChannelEstimate)
     assert out.variance is out.variance
     assert len(calls) == 1
 

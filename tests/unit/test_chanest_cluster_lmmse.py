@@ -15,7 +15,7 @@ from chanest.bounds.genie import GenieAngles
 from chanest.channels.cdl import CdlModel
 from chanest.covariances.lag_layout import lag_between
 from chanest.covariances.modes import ModesMap, in_modes
-from chanest.covariances.parts import Parts
+from chanest.covariances.parts import Parts, SideCodebook
 from chanest.estimators.cluster_lmmse import ClusterLMMSE
 from chanest.estimators.lmmse import LMMSE
 from chanest.fit import Fit
@@ -89,6 +89,19 @@ def test_the_codebook_finds_the_members_that_samples_are_near() -> None:
         itself = side.closeness(side.tables())
         assert torch.equal(itself.argmax(1), torch.arange(len(itself)))
         assert float(side.prior.sum()) == pytest.approx(1.0)
+
+
+def test_a_codebook_in_a_file_is_exact_to_a_millionth() -> None:
+    """Whole numbers of 20 bits; half precision would make eigenvalues of -1e-3."""
+    side = SideCodebook(_problem().arrays[1], parts=3, size=5)
+    members = 2 * torch.rand(side.members.shape, generator=torch.Generator().manual_seed(0)) - 1
+    members[0, 0, 0] = torch.tensor([1.0, -1.0])
+    side.take(members)
+    assert float((side.members - members).abs().max()) < 1.1e-6
+    again = SideCodebook(side.array, parts=3, size=5)
+    again.load_state_dict(side.state_dict())
+    assert torch.equal(again.members, side.members)
+    assert not {"members"} & side.state_dict().keys()
 
 
 def test_the_gate_sees_the_power_of_the_gradient_on_every_member() -> None:

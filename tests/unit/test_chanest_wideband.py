@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
 
+from chanest.arrays import Array
 from chanest.covariances.modes import delay_modes
+from chanest.estimators.cluster_lmmse import ClusterLMMSE
 from chanest.estimators.lmmse import LMMSE
 from chanest.estimators.ls import LS
+from chanest.estimators.slot_lmmse import SlotLMMSE
 from chanest.fit import Fit
 from chanest.frontend import BeamformingMap
 from chanest.problem import ChannelBatch, ChannelProblem
@@ -22,13 +26,13 @@ from vlista_core.linops import DenseMap
 from vlista_core.metrics import nmse_db
 
 
-def _problem(subcarriers: int = 8, pilots: int = 6, chains: int = 0) -> ChannelProblem:
+def _problem(subcarriers: int = 8, pilots: int = 6, chains: int = 0, spacing: float = 480e3) -> ChannelProblem:
     return ChannelProblem(
         Scenario(
             name="wide",
             bs=ArraySection(rows=2, columns=4, yaw_spread=60.0),
             ue=ArraySection(rows=1, columns=2, yaw=180.0, yaw_spread=180.0),
-            channel=CdlSection(models=("C",), subcarriers=subcarriers, subcarrier_spacing=480e3),
+            channel=CdlSection(models=("C",), subcarriers=subcarriers, subcarrier_spacing=spacing),
             frontend=FrontendSection(pilots=pilots, chains=chains),
             data=DataSection(train=400, validation=64, test=64),
         )
@@ -120,3 +124,26 @@ def test_lmmse_goes_to_a_file_and_back(tmp_path: Path) -> None:
     loaded = get_estimator("lmmse", problem, weights=path).estimate(batch.y, batch.phi, batch.noise_var)
     expected = _fitted().estimate(batch.y, batch.phi, batch.noise_var)
     assert torch.equal(loaded.signal, expected.signal)
+
+
+def test_weights_of_another_bandwidth_are_refused_in_a_sentence(tmp_path: Path) -> None:
+    """Of more subcarriers, and of as many that lie elsewhere."""
+    path = tmp_path / "wide.lmmse.safetensors"
+    save_estimator(_fitted(), _problem(), path, facts={})
+    with pytest.raises(ValueError, match=r"was made for wide, channels of 128 entries; wide has 256"):
+        get_estimator("lmmse", _problem(16), weights=path)
+    with pytest.raises(ValueError, match=r"holds weights of the channels of wide, not of wide; pass trained_on"):
+        get_estimator("lmmse", _problem(spacing=240e3), weights=path)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda rx, tx: LMMSE(rx, tx, signal_length=128, rank=1, subcarriers=8, modes=9),
+        lambda rx, tx: ClusterLMMSE(rx, tx, subcarriers=8, modes=9, parts=1, rank=1),
+        lambda rx, tx: SlotLMMSE(snapshots=2, subcarriers=8, antennas=16, times=1, delays=9, rank=1),
+    ],
+)
+def test_more_delay_modes_than_subcarriers_are_refused(make: Callable[[Array, Array], object]) -> None:
+    with pytest.raises(ValueError, match=r"modes of the delay must be at most the 8 subcarriers, got 9"):
+        make(*_problem().arrays)
