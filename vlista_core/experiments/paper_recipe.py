@@ -46,7 +46,7 @@ PATIENCE, DROPS = 4, 2
 PRIOR_SHARE = 16
 DOUBT = 0.1
 """Of VLISTA: the share of the error that its doubt may be, which sets δ."""
-CAPS = {"lista": (2000, 800, 400), "dlista": (2000, 1000, 400), "a-dlista": (800, 400, 80), "vlista": (80, 20, 10)}
+CAPS = {"lista": (2000, 800, 400), "dlista": (2000, 1000, 400), "a-dlista": (2000, 400, 80), "vlista": (80, 20, 10)}
 """Most steps, by network: at half size, at full size, and there with more than `_MANY` measurements."""
 _MANY = 100
 _SELDOM, _OFTEN, _FEW = 50, 10, 100
