@@ -104,16 +104,15 @@ def peaks(model: AngularCovariance, determined: Tensor, *, most: int) -> OffGrid
 @torch.no_grad()
 def take_off(
     begun: OffGrid, model: AngularCovariance, measured: Measurement, *, rounds: int
-) -> tuple[OffGrid, Tensor, Tensor]:
+) -> tuple[OffGrid, AngularCovariance, Tensor]:
     """Improve paths that begin at peaks of a grid's powers, of which `LEFT` is left around them.
 
-    rounds: of the improvement. -> the paths; what is left on the grid, [batch, atoms]; log evidence of both together, -inf
-    where there is no path, [batch].
+    rounds: of the improvement. -> the paths; what is left on the grid; log evidence of both together, -inf where there is no
+    path, [batch].
     """
-    left = torch.where(around(begun, model.grid), LEFT * model.powers, model.powers)
-    rest = replace(model, powers=left)
+    rest = replace(model, powers=torch.where(around(begun, model.grid), LEFT * model.powers, model.powers))
     off, evidence = _searched(rest, measured, begun, begun.count.nonzero()[:, 0], rounds)
-    return off, left, evidence
+    return off, rest, evidence
 
 
 @torch.no_grad()
@@ -135,8 +134,8 @@ def _searched(
     factor = condition(model, inside).factor
     search = PathSearch(inside, factor, part.paths, part.powers, part.found)
     furthest = _furthest(rest.grid.axes).to(part.powers)
-    for _ in range(rounds):
-        search.improve(furthest)
+    for number in range(rounds):
+        search.improve(furthest, last=number == rounds - 1)
     volume = 2 * factor.diagonal(dim1=1, dim2=2).real.log().sum(1)
     moved, evidence = OffGrid(search.paths, search.powers, part.found), search.now.evidence - volume
     if everyone:

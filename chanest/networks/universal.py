@@ -148,14 +148,14 @@ class UniversalNetwork(nn.Module):
         begun = peaks(model, look.determined, most=_MOST_PATHS)
         if not begun.found.shape[1]:
             return None
-        off, left, evidence = take_off(begun, model, measured, rounds=_ROUNDS)
+        off, rest, evidence = take_off(begun, model, measured, rounds=_ROUNDS)
         some = (evidence - self._price(off) > alone - _HOPELESS / off.count).nonzero()[:, 0]
         if not len(some):
             return None
-        assert model.view is not None
         measured, off, grid = measured.select(some), off.select(some).shortened(), model.grid
-        view, left, looks = model.view.select(some, measured.phi), left[some], []
-        log_powers, model = left.log(), AngularCovariance(left, grid, view)
+        model, looks = rest.among(some, measured.phi), []
+        log_powers, view = model.powers.log(), model.view
+        assert view is not None
         for layer in self.path_layers:
             prior = off.with_grid(model)
             posterior = condition(prior, measured)

@@ -152,8 +152,8 @@ def test_peaks_are_taken_off_the_grid_to_where_the_paths_are() -> None:
     inside, unit = scaled(measured)
     prior, determined = _plain_powers(inside, rx, tx)
     alone = condition(prior, inside)
-    off, left, evidence = take_off(peaks(prior, determined, most=8), prior, inside, rounds=5)
-    refined = condition(off.with_grid(replace(prior, powers=left)), inside)
+    off, rest, evidence = take_off(peaks(prior, determined, most=8), prior, inside, rounds=5)
+    refined = condition(off.with_grid(rest), inside)
     torch.testing.assert_close(evidence, refined.log_evidence, rtol=1e-3, atol=0.5)
     assert bool((evidence > alone.log_evidence).all())
     assert nmse_db(unit[:, None] * refined.mean, signal) < nmse_db(unit[:, None] * alone.mean, signal) - 3.0
@@ -164,9 +164,9 @@ def test_what_one_path_leaves_on_the_grid_becomes_the_next() -> None:
     signal, measured, rx, tx = _few_paths(24, 20.0)
     inside, unit = scaled(measured)
     prior, determined = _plain_powers(inside, rx, tx)
-    first, left, evidence = take_off(peaks(prior, determined, most=1), prior, inside, rounds=5)
+    first, rest, evidence = take_off(peaks(prior, determined, most=1), prior, inside, rounds=5)
     assert bool((first.count == 1).all())
-    rest = replace(prior, powers=left)
+    left = rest.powers
     both = first.and_more(peaks(rest, determined * left / prior.powers, most=1))
     kept = torch.where(around(both, prior.grid), LEFT * left, left)
     both = improve(both, replace(prior, powers=kept), inside, rounds=8)
