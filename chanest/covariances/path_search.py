@@ -109,6 +109,9 @@ class PathSearch:
 
     def _take(self, better: Tensor, tried: Fit, powers: Tensor, paths: Paths, columns: Tensor) -> None:
         """Take what was tried for the samples where it is better: [batch] bool."""
+        if bool(better.all()):
+            self.now, self.powers, self.paths, self.columns = tried, powers, paths, columns
+            return
 
         def chosen(new: Tensor, old: Tensor) -> Tensor:
             return torch.where(better.reshape(-1, *[1] * (old.ndim - 1)), new, old)
