@@ -208,6 +208,11 @@ class Posterior:
         """C⁻¹: [batch or 1, m, m]."""
         return torch.cholesky_inverse(self.factor)
 
+    @property
+    def block_precision(self) -> Tensor:
+        """The blocks of C⁻¹, one where all are alike or where C has no blocks: [batch or 1, blocks or 1, k, k]."""
+        return self.precision[:, None]
+
     def solve(self, right: Tensor) -> Tensor:
         """C⁻¹ times a vector per sample: [batch, m] -> [batch, m]."""
         if self.factor.shape[0] == 1:
@@ -235,8 +240,12 @@ class BlockPosterior(Posterior):
         return -(fit + log_volume) * (1.0 if self.measured.y.is_complex() else 0.5)
 
     @cached_property
+    def block_precision(self) -> Tensor:
+        return torch.cholesky_inverse(self.factor)
+
+    @cached_property
     def precision(self) -> Tensor:
-        inverse = torch.cholesky_inverse(self.factor).expand(-1, self._blocks, -1, -1)
+        inverse = self.block_precision.expand(-1, self._blocks, -1, -1)
         identity = torch.eye(self._blocks, dtype=inverse.dtype, device=inverse.device)
         return torch.einsum("kl,bkmn->bkmln", identity, inverse).flatten(3).flatten(1, 2)
 

@@ -247,6 +247,14 @@ class AngularCovariance(Covariance):
         known = self.view is not None and self.view.phi is phi
         return self._through_view if known else GridView(self._grid, phi).seen(self.powers)
 
+    def among(self, some: Tensor, phi: LinearMap) -> "AngularCovariance":
+        """The covariances of the chosen samples with what was worked out of them. some: [k] integer, phi: of these samples."""
+        assert self.view is not None
+        chosen = AngularCovariance(self.powers[some], self.grid, self.view.select(some, phi))
+        if "_through_view" in vars(self):
+            vars(chosen)["_through_view"] = self._through_view[some]
+        return chosen
+
     @cached_property
     def _through_view(self) -> Tensor:
         """ΦRΦᴴ of the Φ that was prepared, worked out once."""
