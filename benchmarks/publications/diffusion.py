@@ -43,7 +43,7 @@ class Diffusion(Publication):
     )
 
     def comparisons(self, samples: int | None) -> tuple[str, ...]:
-        return tuple(comparison(self.name, "64x16, three clusters", f"{snr} dB", samples or 200) for snr in _SNRS_DB)
+        return tuple(comparison(self.name, "64x16, three clusters", f"{snr} dB", samples or 1000) for snr in _SNRS_DB)
 
     def compare(self, cell: Cell, context: Context) -> Row:
         snr_db = float(str(cell["at"]).removesuffix(" dB"))
