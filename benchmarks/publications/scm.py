@@ -9,10 +9,9 @@ from pathlib import Path
 from torch import Tensor
 
 import chanest
-from chanest.bases.estimator import ChannelEstimator
 from chanest.bounds import get_bound
 from chanest.problem import ChannelBatch, ChannelProblem
-from chanest.weights import find_weights, provenance
+from chanest.weights import find_weights, own_folder, provenance, weights_file
 from publications.measuring import Method, measured
 from vlista_core.tensorfile import Json
 
@@ -21,6 +20,8 @@ _BATCH = 50
 _LONG = 512
 """Entries from which on `universal`, whose time grows with their square, is run on the first batch only."""
 NAMES = ("product-lmmse", "lmmse", "gmm", "atom-lmmse", "gated-lmmse", "universal")
+FROM_PILOTS = "from-pilots"
+"""Folder of your own weights that `chanest train … --from-pilots -o` has put those in that saw no channel."""
 SCENARIOS = Path(__file__).parents[1] / "arrays"
 
 
@@ -40,28 +41,35 @@ def drawn(problem: ChannelProblem, samples: int, snr_db: float) -> list[ChannelB
 
 
 def ours(problem: ChannelProblem, batches: Sequence[ChannelBatch]) -> tuple[list[Method], list[str]]:
-    """Our estimators that have weights for the scenario, and the names of those that have none."""
+    """Our estimators that have weights for the scenario, learned from channels or from pilots; the names of those with none."""
     methods, absent = [], []
     for name in NAMES:
         path = find_weights(name, problem.scenario.name)
         if path is None:
             absent.append(name)
-            continue
-        estimator = chanest.get_estimator(name, problem)
-        origin = provenance(path)
-
-        def estimate(number: int, estimator: ChannelEstimator = estimator) -> Tensor:
-            batch = batches[number]
-            return estimator.estimate(batch.y, batch.phi, batch.noise_var).signal
-
-        few = 1 if name == "universal" and problem.signal_length > _LONG else None
-        methods.append(Method(name, estimate, facts={"budget": spent(origin)}, batches=few))
+        else:
+            methods.append(_method(name, name, path, problem, batches))
+        blind = own_folder() / FROM_PILOTS / weights_file(name, problem.scenario.name)
+        if blind.is_file():
+            methods.append(_method(f"{name} from pilots", name, blind, problem, batches))
     return methods, absent
 
 
+def _method(shown: str, name: str, path: Path, problem: ChannelProblem, batches: Sequence[ChannelBatch]) -> Method:
+    """An estimator with the weights in a file."""
+    estimator = chanest.get_estimator(name, problem, weights=path)
+
+    def estimate(number: int) -> Tensor:
+        batch = batches[number]
+        return estimator.estimate(batch.y, batch.phi, batch.noise_var).signal
+
+    few = 1 if name == "universal" and problem.signal_length > _LONG else None
+    return Method(shown, estimate, facts={"budget": spent(provenance(path))}, batches=few)
+
+
 def spent(origin: dict[str, Json]) -> dict[str, Json]:
-    """Steps and seconds of a training, from what the file of weights says."""
-    return {key: origin[key] for key in ("steps", "seconds", "channels") if key in origin}
+    """What a training had, from what the file of weights says."""
+    return {key: origin[key] for key in ("budget", "steps", "channels", "recordings") if key in origin}
 
 
 def bounds(problem: ChannelProblem, batches: Sequence[ChannelBatch]) -> list[Json]:
