@@ -21,7 +21,6 @@ Estimate = Callable[[int], Tensor]
 class Tally:
     """What one method has come to."""
 
-    samples: int = 0
     error: float = 0.0
     power: float = 0.0
     seconds: float = math.inf
@@ -29,7 +28,6 @@ class Tally:
 
     def take(self, estimate: Tensor, signal: Tensor, seconds: float) -> None:
         """Add a batch. estimate, signal: [batch, n]."""
-        self.samples += len(signal)
         self.error += float((estimate - signal).abs().square().sum(dtype=torch.float64))
         self.power += float(signal.abs().square().sum(dtype=torch.float64))
         self.seconds = min(self.seconds, seconds / len(signal))
@@ -44,8 +42,6 @@ class Method:
     printed: float | None = None
     """In dB."""
     facts: Mapping[str, Json] = field(default_factory=dict)
-    batches: int | None = None
-    """How many batches it is run on, for a method that takes long; None is all."""
 
 
 def measured(methods: Sequence[Method], signals: Sequence[Tensor]) -> list[Json]:
@@ -60,8 +56,6 @@ def measured(methods: Sequence[Method], signals: Sequence[Tensor]) -> list[Json]
         with torch.no_grad():
             for number, signal in enumerate(signals):
                 for method, tally in zip(methods, tallies, strict=True):
-                    if method.batches is not None and number >= method.batches:
-                        continue
                     start = time.process_time()
                     estimate = method.estimate(number)
                     tally.take(estimate, signal, time.process_time() - start)
@@ -74,5 +68,4 @@ def _entry(method: Method, tally: Tally) -> Json:
     level = 10 * math.log10(tally.error / tally.power) if tally.error > 0 else -math.inf
     printed: dict[str, Json] = {} if method.printed is None else {"printed": method.printed}
     times: dict[str, Json] = {"ms": finite(1e3 * tally.seconds, 4)}
-    few: dict[str, Json] = {} if method.batches is None else {"samples": tally.samples}
-    return {"name": method.name, **printed, "found": finite(level, 3), **times, **few, **method.facts}
+    return {"name": method.name, **printed, "found": finite(level, 3), **times, **method.facts}
