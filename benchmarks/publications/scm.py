@@ -18,7 +18,7 @@ from vlista_core.tensorfile import Json
 SEED = 1
 _BATCH = 50
 _LONG = 512
-"""Entries from which on `universal` is left out: it takes a second of each channel, and is not for ends that are independent."""
+"""Entries from which on `universal` is left out, as a channel takes it a second."""
 NAMES = ("product-lmmse", "lmmse", "gmm", "atom-lmmse", "gated-lmmse", "universal")
 FROM_PILOTS = "from-pilots"
 """Folder of your own weights that `chanest train … --from-pilots -o` has put those in that saw no channel."""
