@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 import chanest
@@ -38,6 +39,15 @@ def drawn(problem: ChannelProblem, samples: int, snr_db: float) -> list[ChannelB
         problem.sample(min(_BATCH, samples - start), seed=SEED, start=start, snr_db=snr_db)
         for start in range(0, samples, _BATCH)
     ]
+
+
+def other_turn(antennas: int) -> Tensor:
+    """±1 by turns, [antennas], which takes channels to theirs and back.
+
+    Their linear arrays have the phase of broadside where ours have that of end-fire, half a turn from one antenna to the next. A
+    genie does not mind; their networks do, by up to half a dB, and with it have the figures of their papers.
+    """
+    return 1.0 - 2.0 * (torch.arange(antennas) % 2)
 
 
 def ours(problem: ChannelProblem, batches: Sequence[ChannelBatch]) -> tuple[list[Method], list[str]]:
