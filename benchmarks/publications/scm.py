@@ -44,8 +44,8 @@ def drawn(problem: ChannelProblem, samples: int, snr_db: float) -> list[ChannelB
 def other_turn(antennas: int) -> Tensor:
     """±1 by turns, [antennas], which takes channels to theirs and back.
 
-    Their linear arrays have the phase of broadside where ours have that of end-fire, half a turn from one antenna to the next. A
-    genie does not mind; their networks do, by up to half a dB, and with it have the figures of their papers.
+    Their linear arrays have the phase of broadside where ours have that of end-fire, half a turn from one antenna to the next.
+    A genie does not mind; their networks do, by up to half a dB, and with it have the figures of their papers.
     """
     return 1.0 - 2.0 * (torch.arange(antennas) % 2)
 
