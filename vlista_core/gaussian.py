@@ -16,13 +16,11 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from vlista_core.devices import has_values
 from vlista_core.estimate import Measurement
-from vlista_core.linalg import cholesky
+from vlista_core.linalg import cholesky, cholesky_with_noise, has_values
 from vlista_core.linops import DenseMap, LinearMap
 from vlista_core.prox import squared_modulus
 
-_LEAST_PIVOT, _MOST_DOUBLINGS = 0.7, 16
 LEAST_SHARE = 1e-2
 """Least variance of an entry, as a share of the mean over its sample: what lies below is rounding of an R that a file
 stores in half precision and that need not be definite."""
@@ -326,26 +324,10 @@ def condition(
     if (blocks := prior.blocks_seen(measured.phi)) is not None:
         blocks = blocks.expand(len(measured.noise_var), -1, -1, -1)
         noise_var = measured.noise_var.repeat_interleave(blocks.shape[1])
-        factor = _definite(_with_noise(blocks.flatten(0, 1), noise_var, floor), noise_var)
+        factor = cholesky_with_noise(_with_noise(blocks.flatten(0, 1), noise_var, floor), noise_var)
         return BlockPosterior(prior, measured, factor.reshape(blocks.shape), probes)
     total = _with_noise(prior.seen(measured.phi), measured.noise_var, floor)
-    return Posterior(prior, measured, _definite(total, measured.noise_var), probes)
-
-
-def _definite(total: Tensor, noise_var: Tensor) -> Tensor:
-    """The Cholesky factor of C = ΦRΦᴴ + σ²I, for an R that rounding may have made slightly negative.
-
-    A pivot below σ² shows that: such a sample gets the least multiple 1, 3, 7, … of σ² that leaves none on its diagonal.
-    """
-    factor, noise = cholesky(total), noise_var[: total.shape[0]]
-    for _ in range(_MOST_DOUBLINGS):
-        poor = factor.diagonal(dim1=1, dim2=2).real.amin(1).square() < _LEAST_PIVOT * noise
-        if not has_values(poor) or not bool(poor.any()):
-            break
-        total = total + torch.diag_embed((poor * noise)[:, None].expand(-1, total.shape[1])).to(total.dtype)
-        noise = torch.where(poor, 2 * noise, noise)
-        factor = factor.index_put((poor,), cholesky(total[poor]))
-    return factor
+    return Posterior(prior, measured, cholesky_with_noise(total, measured.noise_var), probes)
 
 
 def _with_noise(seen: Tensor, noise_var: Tensor, floor: float) -> Tensor:

@@ -105,7 +105,7 @@ class ChannelEstimator(nn.Module, Estimator, Configured):
     @classmethod
     def check(cls, problem: ChannelProblem) -> None:
         """ValueError where the method is not for problems of this kind."""
-        modewise = cls.mode_by_mode and problem.sees_all_subcarriers_alike
+        modewise = cls.goes_mode_by_mode(problem)
         length = problem.signal_length // (problem.subcarriers if cls.per_subcarrier or modewise else 1)
         if cls.longest is not None and length > cls.longest:
             raise ValueError(
@@ -124,6 +124,11 @@ class ChannelEstimator(nn.Module, Estimator, Configured):
         if cls.one_polarisation and max(len(rx.slants), len(tx.slants)) > 1:
             came = f"{tx.polarization} to {rx.polarization}"
             raise ValueError(f"{cls.name} is for arrays of one polarisation; {problem.scenario.name} has {came}")
+
+    @classmethod
+    def goes_mode_by_mode(cls, problem: ChannelProblem) -> bool:
+        """Whether a problem is estimated in delay modes by what this is for one subcarrier."""
+        return cls.mode_by_mode and problem.subcarriers > 1 and problem.sees_all_subcarriers_alike
 
     @classmethod
     def check_training(cls, problem: ChannelProblem) -> None:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from vlista_core.devices import has_values
+from vlista_core.linalg import has_values
 
 _BLOCK_BYTES = 64 * 2**20
 _DEAD = 64.0
