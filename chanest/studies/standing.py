@@ -188,7 +188,9 @@ class Standing:
 
     def _closest(self) -> str:
         """Which estimator comes closest to the bounds on average; empty where no gap is known."""
-        gaps = {name: [gap for place in self.places if (gap := self.gap(place, name)) is not None] for name in self.names}
+        gaps = {
+            name: [gap for place in self.places if (gap := self.gap(place, name)) is not None] for name in self.names
+        }
         means = {name: sum(known) / len(known) for name, known in gaps.items() if known}
         if not means:
             return ""
