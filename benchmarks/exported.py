@@ -35,9 +35,8 @@ def main() -> None:
     parser.add_argument("--onnx", action="store_true")
     chosen = parser.parse_args()
     problem = chanest.ChannelProblem(chanest.load_scenario(chosen.scenario))
-    print(
-        f"{chosen.scenario}, one channel, {torch.get_num_threads()} threads; apart: worst of {_APART} channels together and {_ALONE} alone"
-    )
+    print(f"{chosen.scenario}, one channel, {torch.get_num_threads()} threads")
+    print(f"apart: the worst of {_APART} channels together and {_ALONE} alone, at SNRs of the whole range")
     print(f"{'':18} {'Python':>9} {'.pt2':>9} {'ratio':>6} {'apart':>8}")
     for name in chosen.estimators.split(","):
         try:

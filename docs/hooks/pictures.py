@@ -13,7 +13,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 from PIL import Image
 from playwright.sync_api import sync_playwright
@@ -73,18 +77,28 @@ def site(folder: Path) -> None:
     command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(folder / "site")]
     environment = {**os.environ, "QUICK_SITE": "true", "NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(ROOT)}
     subprocess.run(command, cwd=ROOT, env=environment, check=True)
-    with sync_playwright() as play:
+    with _served(folder / "site") as address, sync_playwright() as play:
         found = shutil.which("chromium") or shutil.which("google-chrome")
         browser = play.chromium.launch(executable_path=found, args=["--no-sandbox"])
         for width, height in WIDTHS.items():
             for scheme in ("light", "dark"):
                 page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)  # type: ignore[arg-type]
                 for name, path in PAGES.items():
-                    page.goto((folder / "site" / path).as_uri())
-                    page.wait_for_timeout(500)
-                    _kept(page.screenshot(path=folder / "shot.png") and folder / "shot.png", f"{name}-{width}-{scheme}")
+                    page.goto(f"{address}/{path}", wait_until="networkidle")
+                    page.screenshot(path=folder / "shot.png")
+                    _kept(folder / "shot.png", f"{name}-{width}-{scheme}")
                 page.close()
         browser.close()
+
+
+@contextlib.contextmanager
+def _served(folder: Path) -> Iterator[str]:
+    """The address at which this machine serves a folder: from files alone the search of the site does not start."""
+    handler = partial(SimpleHTTPRequestHandler, directory=str(folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
 
 
 def _kept(shot: Path, name: str) -> None:
