@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from typing import Any
 
 from torch import Tensor, fx
 from torch.export import ExportedProgram
@@ -13,7 +14,7 @@ def fold(program: ExportedProgram) -> fx.GraphModule:
 
     Nothing in it writes into a tensor any more, so that a result stays what it is.
     """
-    module = program.run_decompositions({}).module(check_guards=False)
+    module: fx.GraphModule = program.run_decompositions({}).module(check_guards=False)
     known = _known(module)
     results = [node for node in known if node.op == "call_function" and any(user not in known for user in node.users)]
     for number, node in enumerate(results):
@@ -31,9 +32,9 @@ def fold(program: ExportedProgram) -> fx.GraphModule:
     return module
 
 
-def _known(module: fx.GraphModule) -> dict[fx.Node, object]:
+def _known(module: fx.GraphModule) -> dict[fx.Node, Any]:
     """The nodes whose results do not depend on any input, with these."""
-    known: dict[fx.Node, object] = {}
+    known: dict[fx.Node, Any] = {}
     for node in module.graph.nodes:
         if node.op == "get_attr":
             held = operator.attrgetter(str(node.target))(module)
@@ -42,6 +43,7 @@ def _known(module: fx.GraphModule) -> dict[fx.Node, object]:
         elif node.op == "call_function" and callable(node.target):
             inputs = node.all_input_nodes
             if inputs and all(each in known for each in inputs):
-                arguments = fx.node.map_arg((node.args, node.kwargs), lambda each: known[each])
-                known[node] = node.target(*arguments[0], **arguments[1])
+                args: Any = fx.node.map_arg(node.args, known.__getitem__)
+                kwargs: Any = fx.node.map_arg(node.kwargs, known.__getitem__)
+                known[node] = node.target(*args, **kwargs)
     return known

@@ -119,7 +119,7 @@ class CoverageStudy(ChannelStudy):
         if not len(known):
             return "No estimator of this run has a calibration, and so no interval; chanest calibrate makes one."
         shares = known["interval_90"].astype(float)
-        worst = known.loc[(shares - _INTERVAL).abs().idxmax()]
+        worst = known.iloc[int((shares - _INTERVAL).abs().argmax())]
         spans = " to ".join(dict.fromkeys(f"{_percent(share)}%" for share in (shares.min(), shares.max())))
         return (
             f"Conformal intervals of {_INTERVAL:.0%} cover {spans} of the entries; furthest off is {worst['name']} at "

@@ -82,7 +82,7 @@ def site(folder: Path) -> None:
         browser = play.chromium.launch(executable_path=found, args=["--no-sandbox"])
         for width, height in WIDTHS.items():
             for scheme in ("light", "dark"):
-                page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)  # type: ignore[arg-type]
+                page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
                 for name, path in PAGES.items():
                     page.goto(f"{address}/{path}", wait_until="networkidle")
                     page.screenshot(path=folder / "shot.png")
