@@ -91,10 +91,17 @@ def site(folder: Path) -> None:
         browser.close()
 
 
+class _Silent(SimpleHTTPRequestHandler):
+    """Serves, and says nothing of it."""
+
+    def log_message(self, format: str, *args: object) -> None:
+        """See BaseHTTPRequestHandler."""
+
+
 @contextlib.contextmanager
 def _served(folder: Path) -> Iterator[str]:
     """The address at which this machine serves a folder: from files alone the search of the site does not start."""
-    handler = partial(SimpleHTTPRequestHandler, directory=str(folder))
+    handler = partial(_Silent, directory=str(folder))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
