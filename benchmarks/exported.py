@@ -24,7 +24,7 @@ from chanest.export import as_received, exported, forms_of
 from chanest.problem import ChannelBatch
 
 FLAGSHIP = "gated-lmmse"
-_ROUNDS, _APART = 3, 256
+_ROUNDS, _APART, _ALONE = 3, 256, 16
 
 
 def main() -> None:
@@ -35,7 +35,8 @@ def main() -> None:
     parser.add_argument("--onnx", action="store_true")
     chosen = parser.parse_args()
     problem = chanest.ChannelProblem(chanest.load_scenario(chosen.scenario))
-    print(f"{chosen.scenario}, one channel, {torch.get_num_threads()} threads; apart: worst of {_APART} channels")
+    print(f"{chosen.scenario}, one channel, {torch.get_num_threads()} threads")
+    print(f"apart: the worst of {_APART} channels together and {_ALONE} alone, at SNRs of the whole range")
     print(f"{'':18} {'Python':>9} {'.pt2':>9} {'ratio':>6} {'apart':>8}")
     for name in chosen.estimators.split(","):
         try:
@@ -58,14 +59,17 @@ def main() -> None:
             return found
 
         slow, fast = _side_by_side(python, recorded)
-        with torch.no_grad():
-            apart = _distance(
-                core(*as_received(many.y, many.phi, many.noise_var)),
-                estimator.estimate(many.y, many.phi, many.noise_var).signal,
-            )
+        singles = [problem.sample(1, seed=seed) for seed in range(_ALONE)]
+        apart = max(_apart(core, estimator, batch) for batch in (many, *singles))
         print(f"{name:18} {1e3 * slow:6.2f} ms {1e3 * fast:6.2f} ms {fast / slow:6.2f} {apart:8.1e}", flush=True)
         if chosen.onnx and "onnx" in forms_of(name):
             _with_onnx(name, estimator, problem, many)
+
+
+def _apart(core: torch.nn.Module, estimator: ChannelEstimator, batch: ChannelBatch) -> float:
+    with torch.no_grad():
+        found: Tensor = core(*as_received(batch.y, batch.phi, batch.noise_var))
+    return _distance(found, estimator.estimate(batch.y, batch.phi, batch.noise_var).signal)
 
 
 def _side_by_side(*runs: Callable[[], object]) -> list[float]:

@@ -91,6 +91,7 @@ KINDS = {
     "track": Kind("chanest track MOVING -e gmm --snr 0,10 --tracks 50 -o OUT"),
     "gmm": Kind("chanest train MOVING -e gmm --steps 2"),
     "report": Kind("chanest report OUT", begins_with="evaluate", exclusive=False),
+    "export": Kind("chanest export ls TINY -o OUT/ls.pt2", ("ls.pt2",), exclusive=False),
     "plot-channel": Kind("chanest plot-channel TINY -o OUT/channel.png", exclusive=False),
     "complexity": Kind("experiments run complexity --models lista,ista --measurements 10 -o OUT"),
     "synthetic": Kind("experiments run synthetic -o OUT"),

@@ -29,7 +29,7 @@ _NAMES = {
     "scenario": ("Scenario", "load_scenario", "scenario_names"),
     "weights": ("get_estimator",),
 }
-_PUBLIC_MODULES = ("bounds", "link", "novelty", "pilots", "sionna", "studies", "tracking", "weights")
+_PUBLIC_MODULES = ("bounds", "export", "link", "novelty", "pilots", "sionna", "studies", "tracking", "weights")
 """Modules with public names of their own."""
 __all__ = [
     *_PUBLIC_MODULES,

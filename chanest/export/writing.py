@@ -14,6 +14,7 @@ from torch.export import Dim, ExportedProgram
 from chanest.bases.estimator import ChannelEstimator, Form
 from chanest.estimators import estimator_class, estimator_names
 from chanest.export.core import check_front_end, core_of, received
+from chanest.export.folding import fold
 from chanest.export.pairs import RealForm
 from chanest.problem import ChannelProblem
 from vlista_core.files import replacing
@@ -50,9 +51,11 @@ def program_of(estimator: ChannelEstimator, problem: ChannelProblem) -> Exported
     """The recorded computation of ĥ, for any number of samples: see `ExportedCore`."""
     core, inputs = core_of(estimator, problem), received(problem)
     batch = Dim("batch", min=1, max=_MOST)
+    shapes = tuple({0: batch} for _ in inputs)
     with torch.no_grad():
         core(*inputs)  # what is worked out once per estimator is, and not recorded
-        return torch.export.export(core, inputs, dynamic_shapes=tuple({0: batch} for _ in inputs), strict=False)
+        recorded = torch.export.export(core, inputs, dynamic_shapes=shapes, strict=False)
+        return torch.export.export(fold(recorded), inputs, dynamic_shapes=shapes, strict=False)
 
 
 def exported(estimator: ChannelEstimator, problem: ChannelProblem, path: Path) -> Path:

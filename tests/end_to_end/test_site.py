@@ -34,6 +34,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("horizontal_spacing", "reference/chanest/"),
         ("--trained-on", "reference/commands/"),
         ("delay_spread", "reference/scenario/"),
+        ("EstimatorLayer", "guides/other-programs/"),
+        (".pt2", "reference/commands/"),
     ],
 )
 def test_the_search_finds(site: Path, word: str, page: str) -> None:

@@ -5,7 +5,9 @@ In an environment of its own: `make test-tensorflow`. The main suite leaves this
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -164,3 +166,9 @@ def test_wrong_shapes_are_named(problem: chanest.ChannelProblem, batch: ChannelB
 def test_an_estimator_is_needed() -> None:
     with pytest.raises(ValueError, match="estimator must be an object with estimate"):
         EstimatorLayer("gated-lmmse")  # type: ignore[arg-type]
+
+
+def test_the_block_of_the_guide_runs() -> None:
+    guide = Path(__file__).parents[2] / "docs" / "guides" / "other-programs.md"
+    (block,) = re.findall(r"```py\n(.*?)```", guide.read_text(encoding="utf-8"), flags=re.DOTALL)
+    exec(compile(block, "guide", "exec"), {"__name__": "guide"})

@@ -245,7 +245,7 @@ def test_a_change_added_later_is_judged_by_the_same_home_frames(tmp_path: Path) 
 def test_a_study_that_cannot_be_run_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     for changes, message in (
         ({"scores": ("likelihood",), "estimator": "ls"}, "needs a gmm"),
-        ({"estimator": "ls", "reference_frames": 40}, "frames must be at least 48"),
+        ({"estimator": "ls", "reference_frames": 40}, "frames to learn from must be at least 48"),
         ({"estimator": "ls", "level": 1.0}, "level must be at least"),
         ({"estimator": "ls", "lengths": (0,)}, "lengths must be"),
         ({"estimator": "ls", "frames": 10}, "frames must be"),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -39,3 +41,24 @@ def test_a_command_line_is_there_before_torch_is() -> None:
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.split() == ["False", "False"]
+
+
+def test_tensorflow_is_for_the_keras_layer_alone() -> None:
+    """No other module imports it, and importing the package does not import that one."""
+    root = Path(__file__).parents[2]
+    wanted = re.compile(r"^\s*(?:import|from) (?:tensorflow|keras)\b", flags=re.MULTILINE)
+    sources = [path for package in ("chanest", "vlista_core") for path in (root / package).rglob("*.py")]
+    using = [path.relative_to(root).as_posix() for path in sources if wanted.search(path.read_text(encoding="utf-8"))]
+    assert using == ["chanest/keras.py"]
+    code = (
+        "import sys, chanest\nfor name in dir(chanest): getattr(chanest, name)\nprint('chanest.keras' in sys.modules)"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "False"
+
+
+def test_without_tensorflow_the_keras_layer_says_what_to_install() -> None:
+    attempt = "try:\n    import chanest.keras\nexcept ImportError as fault:\n    print(fault)"
+    code = f"import sys; sys.modules['keras'] = None\n{attempt}"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "chanest.keras needs TensorFlow: pip install 'vlista[tensorflow]'"
