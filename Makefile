@@ -1,21 +1,26 @@
 # make demo   set up .venv and run the example        make check   ruff, import rules, mypy
 # make test   set up .venv and run the test suite     make clean   remove .venv and caches
 # make docs   build the site into site/, examples and reports included (ten minutes the first time, then seconds)
+# make test-tensorflow   set up .venv-tensorflow, of its own, and test the Keras layer in it (a few minutes the first time)
 # make fuzz   read damaged files for SECONDS=60, of the KINDS given (all), changed by SEED (another each time)
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+TF_VENV := .venv-tensorflow
 READY  := $(VENV)/.ready
 JOBS   ?= 2
 SECONDS ?= 60
 
-.PHONY: demo test check docs format fuzz clean
+.PHONY: demo test test-tensorflow check docs format fuzz clean
 
 demo: $(READY)
 	$(BIN)/python examples/cdl_channel_estimation.py
 
 test: $(READY)
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+
+test-tensorflow: $(TF_VENV)/.ready
+	$(TF_VENV)/bin/python -m pytest tests/on_tensorflow
 
 check: $(READY)
 	$(BIN)/ruff check .
@@ -51,5 +56,12 @@ $(VENV)/.docs: $(READY)
 	  { echo "error: the packages could not be installed; the reason is at the end of $(VENV)/install.log" >&2; exit 2; }
 	@touch $@
 
+$(TF_VENV)/.ready: pyproject.toml constraints.txt
+	@echo "Installing TensorFlow and this package into $(TF_VENV) (log in $(TF_VENV)/install.log)"
+	@$(PYTHON) -m venv $(TF_VENV) && \
+	  $(TF_VENV)/bin/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[tensorflow]' pytest > $(TF_VENV)/install.log 2>&1 || \
+	  { echo "error: the packages could not be installed; is the network reachable? The reason is at the end of $(TF_VENV)/install.log" >&2; exit 2; }
+	@touch $@
+
 clean:
-	rm -rf site .cache $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis out
+	rm -rf site .cache $(VENV) $(TF_VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis out

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
+from chanest.export.command import export
 from chanest.studies import commands
 from chanest.studies.commands import Estimators, Name, chosen_estimators, scenario_of
 from vlista_core.terminal import TrainedOn, Version, next_step, one_line_errors, out, say, share_bar, tell
@@ -282,6 +283,7 @@ for _command in (
     commands.evaluate, commands.bench, commands.calibration, commands.link, commands.novelty, commands.track, commands.report,
 ):  # fmt: skip
     app.command()(_command)
+app.command()(export)
 
 
 def parse_budget(text: str) -> float:

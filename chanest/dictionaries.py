@@ -215,7 +215,7 @@ def _phase_grid(elements: int, oversampling: float) -> Tensor:
 
 def _product(factors: tuple[Tensor, ...], x: Tensor) -> Tensor:
     """A shared factor at a time from the fastest index, each one large product. x: [batch, Π G_i] -> [batch, Π N_i]."""
-    batch = len(x)
+    batch = x.shape[0]
     x = x.reshape(batch, *(factor.shape[1] for factor in factors))
     for axis in range(len(factors), 0, -1):
         x = (x.movedim(axis, -1) @ factors[axis - 1].mT).movedim(-1, axis)

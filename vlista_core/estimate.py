@@ -107,7 +107,7 @@ class Measurement:
         _check_finite("y", y)
         if not isinstance(phi, LinearMap):
             _check_filled("phi", phi)
-        phi = as_map(phi)
+            phi = as_map(phi)
         for tensor in phi.tensors():
             _check_finite("phi", tensor)
         m = phi.shape[0]

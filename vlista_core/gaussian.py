@@ -17,11 +17,10 @@ import torch
 from torch import Tensor
 
 from vlista_core.estimate import Measurement
-from vlista_core.linalg import cholesky
+from vlista_core.linalg import cholesky, cholesky_with_noise, has_values
 from vlista_core.linops import DenseMap, LinearMap
 from vlista_core.prox import squared_modulus
 
-_LEAST_PIVOT, _MOST_DOUBLINGS = 0.7, 16
 LEAST_SHARE = 1e-2
 """Least variance of an entry, as a share of the mean over its sample: what lies below is rounding of an R that a file
 stores in half precision and that need not be definite."""
@@ -207,9 +206,14 @@ class Posterior:
         """C⁻¹: [batch or 1, m, m]."""
         return torch.cholesky_inverse(self.factor)
 
+    @property
+    def block_precision(self) -> Tensor:
+        """The blocks of C⁻¹, one where all are alike or where C has no blocks: [batch or 1, blocks or 1, k, k]."""
+        return self.precision[:, None]
+
     def solve(self, right: Tensor) -> Tensor:
         """C⁻¹ times a vector per sample: [batch, m] -> [batch, m]."""
-        if len(self.factor) == 1:
+        if self.factor.shape[0] == 1:
             return torch.cholesky_solve(right.mT[None], self.factor)[0].mT
         return torch.cholesky_solve(right[..., None], self.factor)[..., 0]
 
@@ -234,8 +238,12 @@ class BlockPosterior(Posterior):
         return -(fit + log_volume) * (1.0 if self.measured.y.is_complex() else 0.5)
 
     @cached_property
+    def block_precision(self) -> Tensor:
+        return torch.cholesky_inverse(self.factor)
+
+    @cached_property
     def precision(self) -> Tensor:
-        inverse = torch.cholesky_inverse(self.factor).expand(-1, self._blocks, -1, -1)
+        inverse = self.block_precision.expand(-1, self._blocks, -1, -1)
         identity = torch.eye(self._blocks, dtype=inverse.dtype, device=inverse.device)
         return torch.einsum("kl,bkmn->bkmln", identity, inverse).flatten(3).flatten(1, 2)
 
@@ -316,35 +324,18 @@ def condition(
     if (blocks := prior.blocks_seen(measured.phi)) is not None:
         blocks = blocks.expand(len(measured.noise_var), -1, -1, -1)
         noise_var = measured.noise_var.repeat_interleave(blocks.shape[1])
-        factor = _definite(_with_noise(blocks.flatten(0, 1), noise_var, floor), noise_var)
+        factor = cholesky_with_noise(_with_noise(blocks.flatten(0, 1), noise_var, floor), noise_var)
         return BlockPosterior(prior, measured, factor.reshape(blocks.shape), probes)
     total = _with_noise(prior.seen(measured.phi), measured.noise_var, floor)
-    return Posterior(prior, measured, _definite(total, measured.noise_var), probes)
-
-
-def _definite(total: Tensor, noise_var: Tensor) -> Tensor:
-    """The Cholesky factor of C = ΦRΦᴴ + σ²I, for an R that rounding may have made slightly negative.
-
-    Where R has no negative eigenvalue every pivot of C is at least σ². A smaller one shows that R has, and that C may be all
-    but singular: such a sample gets the least multiple 1, 3, 7, … of σ² on its diagonal that leaves no such pivot.
-    """
-    factor, noise = cholesky(total), noise_var[: len(total)]
-    for _ in range(_MOST_DOUBLINGS):
-        poor = factor.diagonal(dim1=1, dim2=2).real.amin(1).square() < _LEAST_PIVOT * noise
-        if poor.is_meta or not bool(poor.any()):
-            break
-        total = total + torch.diag_embed((poor * noise)[:, None].expand(-1, total.shape[1])).to(total.dtype)
-        noise = torch.where(poor, 2 * noise, noise)
-        factor = factor.index_put((poor,), cholesky(total[poor]))
-    return factor
+    return Posterior(prior, measured, cholesky_with_noise(total, measured.noise_var), probes)
 
 
 def _with_noise(seen: Tensor, noise_var: Tensor, floor: float) -> Tensor:
     """seen + σ²I and the floor. seen: [batch or 1, m, m], noise_var: [batch] -> [batch or 1, m, m]."""
     if floor > 0:
         noise_var = noise_var + floor * seen.diagonal(dim1=1, dim2=2).real.mean(1)
-    if len(seen) == 1 < len(noise_var) and not noise_var.is_meta and bool((noise_var == noise_var[0]).all()):
+    if has_values(noise_var) and len(seen) == 1 < len(noise_var) and bool((noise_var == noise_var[0]).all()):
         noise_var = noise_var[:1]
-    total = seen.expand(len(noise_var), -1, -1).clone()
+    total = seen.expand(*noise_var.shape, -1, -1).clone()
     total.diagonal(dim1=1, dim2=2).add_(noise_var[:, None])
     return total

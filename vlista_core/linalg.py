@@ -7,8 +7,15 @@ the CPU build of torch 2.13 with two threads, and is banned by the linter.
 import torch
 from torch import Tensor
 
+_LEAST_PIVOT, _MOST_DOUBLINGS = 0.7, 16
+"""Least pivot of C in units of σ², and how often the noise of a sample is doubled until there is none below."""
 _SINGULAR = 64.0
 """Pivots and eigenvalues of so many units of rounding of the largest count as zero."""
+
+
+def has_values(tensor: Tensor) -> bool:
+    """Whether Python may look at the entries: not on the meta device, nor while `torch.export` records what is done."""
+    return not (tensor.is_meta or torch.compiler.is_exporting())
 
 
 def cholesky(matrix: Tensor) -> Tensor:
@@ -18,6 +25,9 @@ def cholesky(matrix: Tensor) -> Tensor:
     machine precision times its mean diagonal, that lets the factorisation succeed. The others stay as they are.
     """
     factor: Tensor
+    if torch.compiler.is_exporting():  # no jitter: a matrix that is not definite is an error when the program runs
+        factor = torch.linalg.cholesky(matrix)
+        return factor
     factor, failed = torch.linalg.cholesky_ex(matrix)
     if failed.is_meta or not bool(failed.any()):
         return factor
@@ -37,6 +47,22 @@ def cholesky(matrix: Tensor) -> Tensor:
     raise ValueError(
         "matrix must be Hermitian positive semi-definite with finite entries; Cholesky failed even with jitter"
     )
+
+
+def cholesky_with_noise(total: Tensor, noise_var: Tensor) -> Tensor:
+    """The Cholesky factor of C = ΦRΦᴴ + σ²I, for an R that rounding may have made slightly negative: [batch, m, m].
+
+    A pivot below σ² shows that: such a sample gets the least multiple 1, 3, 7, … of σ² that leaves none on its diagonal.
+    """
+    factor, noise = cholesky(total), noise_var[: total.shape[0]]
+    for _ in range(_MOST_DOUBLINGS):
+        poor = factor.diagonal(dim1=1, dim2=2).real.amin(1).square() < _LEAST_PIVOT * noise
+        if not has_values(poor) or not bool(poor.any()):
+            break
+        total = total + torch.diag_embed((poor * noise)[:, None].expand(-1, total.shape[1])).to(total.dtype)
+        noise = torch.where(poor, 2 * noise, noise)
+        factor = factor.index_put((poor,), cholesky(total[poor]))
+    return factor
 
 
 def solve_hermitian(matrix: Tensor, right: Tensor) -> Tensor:

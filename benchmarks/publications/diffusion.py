@@ -15,7 +15,7 @@ from chanest.studies.published import DECIBELS, comparison
 from publications.foreign import foreign_modules
 from publications.measuring import Method, measured
 from publications.publication import Publication
-from publications.scm import bounds, drawn, ours, problem_of
+from publications.scm import bounds, drawn, other_turn, ours, problem_of
 from vlista_core.study import Cell, Context, Row
 
 _FOLDER = "results/best_models_dm_paper/3gpp_path=3"
@@ -43,7 +43,7 @@ class Diffusion(Publication):
     )
 
     def comparisons(self, samples: int | None) -> tuple[str, ...]:
-        return tuple(comparison(self.name, "64x16, three clusters", f"{snr} dB", samples or 200) for snr in _SNRS_DB)
+        return tuple(comparison(self.name, "64x16, three clusters", f"{snr} dB", samples or 1000) for snr in _SNRS_DB)
 
     def compare(self, cell: Cell, context: Context) -> Row:
         snr_db = float(str(cell["at"]).removesuffix(" dB"))
@@ -82,10 +82,11 @@ class Diffusion(Publication):
 
 def _estimate(model: Any, batch: ChannelBatch, snr_db: float) -> Tensor:
     """Their estimate: [batch, n]. Their network sees the two-dimensional Fourier transform of the channel matrix."""
-    grid = batch.y.reshape(len(batch), _TX, _RX).mT
+    turn = other_turn(_RX)[:, None] * other_turn(_TX)
+    grid = turn * batch.y.reshape(len(batch), _TX, _RX).mT
     angular = torch.fft.fft2(grid, norm="ortho")
     given = torch.stack([angular.real, angular.imag], 1)
     found = model.generate_estimate(given, torch.tensor(10 ** (snr_db / 10)))
-    matrix = torch.fft.ifft2(torch.complex(found[:, 0], found[:, 1]), norm="ortho")
+    matrix = turn * torch.fft.ifft2(torch.complex(found[:, 0], found[:, 1]), norm="ortho")
     flat: Tensor = matrix.mT.flatten(1)
     return flat

@@ -21,17 +21,17 @@ Estimate = Callable[[int], Tensor]
 class Tally:
     """What one method has come to."""
 
-    samples: int = 0
-    error: float = 0.0
-    power: float = 0.0
+    errors: list[Tensor] = field(default_factory=list)
+    """‖ŝ - s‖² of the samples of each batch: [batch]."""
+    powers: list[Tensor] = field(default_factory=list)
+    """‖s‖², as many."""
     seconds: float = math.inf
     """Of the fastest batch, per sample."""
 
     def take(self, estimate: Tensor, signal: Tensor, seconds: float) -> None:
         """Add a batch. estimate, signal: [batch, n]."""
-        self.samples += len(signal)
-        self.error += float((estimate - signal).abs().square().sum(dtype=torch.float64))
-        self.power += float(signal.abs().square().sum(dtype=torch.float64))
+        self.errors.append((estimate - signal).abs().square().sum(1, dtype=torch.float64))
+        self.powers.append(signal.abs().square().sum(1, dtype=torch.float64))
         self.seconds = min(self.seconds, seconds / len(signal))
 
 
@@ -44,12 +44,11 @@ class Method:
     printed: float | None = None
     """In dB."""
     facts: Mapping[str, Json] = field(default_factory=dict)
-    batches: int | None = None
-    """How many batches it is run on, for a method that takes long; None is all."""
 
 
 def measured(methods: Sequence[Method], signals: Sequence[Tensor]) -> list[Json]:
-    """An entry of a row for each method: NMSE as a ratio of sums, milliseconds per sample of the fastest batch.
+    """An entry of a row for each method: NMSE as a ratio of sums, its standard error in dB, milliseconds per sample of the
+    fastest batch.
 
     signals: the truth of each batch, [batch, n]. The methods take turns batch by batch, so that all meet the machine alike.
     """
@@ -60,8 +59,6 @@ def measured(methods: Sequence[Method], signals: Sequence[Tensor]) -> list[Json]
         with torch.no_grad():
             for number, signal in enumerate(signals):
                 for method, tally in zip(methods, tallies, strict=True):
-                    if method.batches is not None and number >= method.batches:
-                        continue
                     start = time.process_time()
                     estimate = method.estimate(number)
                     tally.take(estimate, signal, time.process_time() - start)
@@ -71,8 +68,13 @@ def measured(methods: Sequence[Method], signals: Sequence[Tensor]) -> list[Json]
 
 
 def _entry(method: Method, tally: Tally) -> Json:
-    level = 10 * math.log10(tally.error / tally.power) if tally.error > 0 else -math.inf
+    error, power = torch.cat(tally.errors), torch.cat(tally.powers)
+    ratio = float(error.sum() / power.sum())
+    level = 10 * math.log10(ratio) if ratio > 0 else -math.inf
+    apart = float((error - ratio * power).square().sum().sqrt() / error.sum()) if ratio > 0 else 0.0
     printed: dict[str, Json] = {} if method.printed is None else {"printed": method.printed}
-    times: dict[str, Json] = {"ms": finite(1e3 * tally.seconds, 4)}
-    few: dict[str, Json] = {} if method.batches is None else {"samples": tally.samples}
-    return {"name": method.name, **printed, "found": finite(level, 3), **times, **few, **method.facts}
+    facts: dict[str, Json] = {
+        "standard_error": finite(10 / math.log(10) * apart, 3),
+        "ms": finite(1e3 * tally.seconds, 4),
+    }
+    return {"name": method.name, **printed, "found": finite(level, 3), **facts, **method.facts}

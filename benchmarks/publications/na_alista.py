@@ -29,8 +29,10 @@ _NAMES = {"ALISTA": "ALISTA", "AGLISTA": "AGLISTA", "NA-ALISTA": "NA_ALISTA_UR_1
 """In the paper, and in their code."""
 _TEST_SEED, _CALIBRATION_SEED = 2, 3
 _ABSENT = ("matplotlib", "matplotlib.pyplot")
-_DESCENDED, _DESCENTS = 128, 60
-"""Draws and steps to find what a checkpoint lacks."""
+_TRIED, _GUESSES, _DESCENTS, _RATE = 96, 100, 60, 0.03
+"""To find what a checkpoint lacks: draws, random guesses, and steps from the best of these with their first rate."""
+_SPREADS = 0.5, 0.15
+"""Deviation of the logarithms of guesses, of all four together and of each."""
 
 
 def _folder(kind: str, m: int, n: int) -> str:
@@ -177,29 +179,44 @@ def _runner(model: Any, pairs: bool) -> Callable[[Tensor], Tensor]:
 def _find_constants(regressor: Any, run: Callable[[Tensor], Tensor], draws: Draws) -> None:
     """Their network standardises its inputs by constants of the first batch of its training, which no checkpoint holds.
 
-    The mean and deviation of both norms over a batch, as a new run takes them, are a few percent off, and that costs up to
-    20 dB. So the four are looked for from there by descent on draws of their own.
+    The mean and deviation of both norms over a batch, as a new run takes them, are not those that the checkpoints were trained
+    with, and that costs up to 20 dB. So the four are looked for: at random around these, then by descent from the best, on
+    draws of their own.
     """
     names = "bl1_mean", "bl1_std", "cl1_mean", "cl1_std"
-    given, signal = draws.given(0)[:_DESCENDED], draws.batch(0).signal[:_DESCENDED]
+    given, signal = draws.given(0)[:_TRIED], draws.batch(0).signal[:_TRIED]
     with torch.no_grad():
         run(draws.given(0))
-    first = {name: float(getattr(regressor, name)) for name in names}
-    scales = torch.zeros(len(names), requires_grad=True)
-    optimizer = torch.optim.Adam([scales], 5e-3)
-    best: tuple[float, dict[str, float]] = (float("inf"), first)
+    first = torch.tensor([float(getattr(regressor, name)) for name in names])
+
+    def error(logs: Tensor) -> Tensor:
+        """ln of the error with the first constants times exp(logs)."""
+        for name, value in zip(names, first * logs.exp(), strict=True):
+            setattr(regressor, name, value)
+        return (run(given) - signal).abs().square().sum().log()
+
     for parameter in regressor.parameters():
         parameter.requires_grad_(False)
+    generator = torch.Generator().manual_seed(_CALIBRATION_SEED)
+    common, own = _SPREADS
+    guesses = common * torch.randn(_GUESSES, 1, generator=generator) + own * torch.randn(
+        _GUESSES, len(names), generator=generator
+    )
+    with torch.no_grad():
+        logs = min((torch.zeros(len(names)), *guesses), key=lambda each: float(error(each))).clone()
+    best, least = logs.clone(), float("inf")
+    logs.requires_grad_(True)
+    optimizer = torch.optim.Adam([logs], _RATE)
+    rates = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, _DESCENTS)
     for _ in range(_DESCENTS):
-        for name, scale in zip(names, scales, strict=True):
-            setattr(regressor, name, first[name] * scale.exp())
-        error = (run(given) - signal).abs().square().sum().log()
-        here = {name: float(getattr(regressor, name).detach()) for name in names}
-        best = min(best, (error.item(), here), key=lambda each: each[0])
+        here = error(logs)
+        if here.item() < least:
+            best, least = logs.detach().clone(), here.item()
         optimizer.zero_grad()
-        error.backward()
+        here.backward()
         optimizer.step()
-    for name, value in best[1].items():
+        rates.step()
+    for name, value in zip(names, (first * best.exp()).tolist(), strict=True):
         setattr(regressor, name, value)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -46,13 +46,13 @@ class Curve:
     speed: float
     prefix: int
     perfect: bool
-    levels: tuple[int, ...]
-    """Eb/N0 in dB that are run."""
+    slots: Mapping[int, int]
+    """Eb/N0 in dB that are run, and on how many slots: the more, the rarer errors are."""
 
 
 _CURVES = {
-    "CDL-A, perfect CSI": Curve("UL_SIMS = {", 0, "A", 0.0, 6, True, (-5, 3)),
-    "CDL-C at 3 m/s, LS": Curve("CP_SIMS = {", 0, "C", 3.0, 20, False, (0, 4, 8)),
+    "CDL-A, perfect CSI": Curve("UL_SIMS = {", 0, "A", 0.0, 6, True, {-5: 512, 3: 1024, 11: 4096, 15: 4096}),
+    "CDL-C at 3 m/s, LS": Curve("CP_SIMS = {", 0, "C", 3.0, 20, False, {0: 512, 4: 1024, 8: 2048}),
 }
 
 
@@ -66,9 +66,9 @@ class SionnaTutorial(Publication):
 
     def comparisons(self, samples: int | None) -> tuple[str, ...]:
         return tuple(
-            comparison(self.name, setting, f"Eb/N0 {level} dB", samples or 1024)
+            comparison(self.name, setting, f"Eb/N0 {level} dB", samples or slots)
             for setting, curve in _CURVES.items()
-            for level in curve.levels
+            for level, slots in curve.slots.items()
         )
 
     def compare(self, cell: Cell, context: Context) -> Row:

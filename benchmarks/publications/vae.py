@@ -14,7 +14,7 @@ from publications.foreign import foreign_modules
 from publications.gmm import fitted_mixture
 from publications.measuring import Method, measured
 from publications.publication import Publication
-from publications.scm import bounds, drawn, ours, problem_of
+from publications.scm import bounds, drawn, other_turn, ours, problem_of
 from vlista_core.study import Cell, Context, Row
 
 _SNRS_DB = (0, 10, 20)
@@ -95,8 +95,9 @@ class VariationalAutoencoder(Publication):
 
 def _estimate(kind: str, model: Any, solve: Any, batch: ChannelBatch) -> Tensor:
     """Their estimate: [batch, n]. Their networks see Fourier transforms."""
-    deviation = batch.noise_var.sqrt()
-    seen = torch.fft.fft(batch.signal if kind == "genie" else batch.y, norm="ortho")
+    deviation, turn = batch.noise_var.sqrt(), other_turn(batch.y.shape[1])
+    y = turn * batch.y
+    seen = torch.fft.fft(turn * batch.signal if kind == "genie" else y, norm="ortho")
     given = torch.stack([seen.real, seen.imag], 1)
     if kind == "genie":
         *_, mean, covariance = model(given, train=False)
@@ -104,5 +105,5 @@ def _estimate(kind: str, model: Any, solve: Any, batch: ChannelBatch) -> Tensor:
         *_, mean, covariance = model(None, cond=given, sigma=deviation.to(torch.complex64), train=False)
     if kind == "real":
         covariance = covariance[0]
-    found: Tensor = solve(covariance, mean, batch.y, deviation)
+    found: Tensor = turn * solve(covariance, mean, y, deviation)
     return found

@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Callable
 from functools import partial
-from typing import ClassVar, Self
+from typing import ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +28,8 @@ from vlista_core.tensorfile import Json
 
 SNRS_DB = (0.0, 10.0, 20.0)
 """At which fits are validated, unless a method asks for others."""
+Form = Literal["pt2", "onnx"]
+"""A file that holds an estimator for programs without this package."""
 LEARNT_FROM: tuple[Split, ...] = ("train", "validation")
 """Splits that a fit draws from."""
 _SPREAD_ENTRIES = 2**22
@@ -79,6 +81,8 @@ class ChannelEstimator(nn.Module, Estimator, Configured):
     scale_free: bool = False
     """Whether s·y and s²·σ² give s·ĥ by themselves, as long as y is stronger than noise; others know that E|h|² = 1 and get
     y in a unit that makes it so."""
+    exported_as: ClassVar[tuple[Form, ...]] = ()
+    """The files that `chanest export` makes of it: see `chanest.export`."""
     loudest: ClassVar[float | None] = None
     """The σ² up to which a method without a prior was tuned or trained: see `chanest.bases.power.kept`. None for the others."""
 
@@ -101,7 +105,7 @@ class ChannelEstimator(nn.Module, Estimator, Configured):
     @classmethod
     def check(cls, problem: ChannelProblem) -> None:
         """ValueError where the method is not for problems of this kind."""
-        modewise = cls.mode_by_mode and problem.sees_all_subcarriers_alike
+        modewise = cls.goes_mode_by_mode(problem)
         length = problem.signal_length // (problem.subcarriers if cls.per_subcarrier or modewise else 1)
         if cls.longest is not None and length > cls.longest:
             raise ValueError(
@@ -120,6 +124,11 @@ class ChannelEstimator(nn.Module, Estimator, Configured):
         if cls.one_polarisation and max(len(rx.slants), len(tx.slants)) > 1:
             came = f"{tx.polarization} to {rx.polarization}"
             raise ValueError(f"{cls.name} is for arrays of one polarisation; {problem.scenario.name} has {came}")
+
+    @classmethod
+    def goes_mode_by_mode(cls, problem: ChannelProblem) -> bool:
+        """Whether a problem is estimated in delay modes by what this is for one subcarrier."""
+        return cls.mode_by_mode and problem.subcarriers > 1 and problem.sees_all_subcarriers_alike
 
     @classmethod
     def check_training(cls, problem: ChannelProblem) -> None:
@@ -148,6 +157,12 @@ class ChannelEstimator(nn.Module, Estimator, Configured):
     @abstractmethod
     def infer(self, measured: Measurement) -> Estimate:
         """The estimate of checked inputs whose noise is known, a chunk at a time; `estimate` runs it without gradients."""
+
+    def forward(self, y: Tensor, phi: LinearMap, noise_var: Tensor) -> Estimate:
+        """What `estimate` computes of E|h|² = 1 and a known noise [batch], for `torch.export`: no checks, chunks and units."""
+        measured = Measurement(y, phi, noise_var)
+        found = self.infer(measured)
+        return found if self.loudest is None else power.kept(measured, found, self.loudest)
 
     def estimate(self, y: Tensor, phi: LinearMap | Tensor, noise_var: Tensor | float | None = None) -> ChannelEstimate:
         """See Estimator; noise_var None is estimated from y, sample by sample. `variance` is worked out when it is read."""

@@ -61,8 +61,3 @@ class Modewise(ChannelEstimator):
                 f"got a {type(white.phi).__name__}"
             )
         return ModeParts.of(white, self.subcarriers)
-
-
-def goes_mode_by_mode(kind: type[ChannelEstimator], problem: ChannelProblem) -> bool:
-    """Whether a problem is estimated in delay modes by what `kind` is for one subcarrier."""
-    return kind.mode_by_mode and problem.subcarriers > 1 and problem.sees_all_subcarriers_alike

@@ -54,7 +54,7 @@ def learn_site(recordings: Recordings, classes: int, plan: Fit) -> Learned:
     cells of the angular amplitudes of the estimates that it gives; then by turns their powers are improved and recordings go to
     the class under which they are most probable.
     """
-    clock, every = Clock(plan), _gathered(recordings, plan)
+    clock, every = Clock(plan), gathered(recordings, plan)
     clear = _first_pilots(every if classes == 1 else every.select(_least_noise(every)))
     classes = max(1, min(classes, len(clear.y) // _PER_CLASS))
     family = SpectralFamily(recordings.rx, recordings.tx, classes)
@@ -105,7 +105,7 @@ def _first_pilots(measured: Measurement) -> Measurement:
     return Measurement(measured.y[:, : pilots * phi.chains], phi.first_pilots(pilots), measured.noise_var)
 
 
-def _gathered(recordings: Recordings, plan: Fit) -> Measurement:
+def gathered(recordings: Recordings, plan: Fit) -> Measurement:
     """As many training recordings as the budget is for, are there and can be held."""
     one = recordings.measured(1, seed=plan.seed, split="train")
     entries = one.y.shape[1] + sum(tensor[0].numel() for tensor in one.phi.tensors())

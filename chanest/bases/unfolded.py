@@ -147,7 +147,7 @@ class UnfoldedEstimator(ChannelEstimator):
         """The same measurement with a Φ of the usual size: the channel stays as it is, y and the noise change with Φ."""
         if self.norm is None:
             return measured
-        size = measured.phi.spectral_norm().expand(len(measured.y))
+        size = measured.phi.spectral_norm().expand(measured.y.shape[0])
         scale = torch.where(size > 0, self.norm / torch.where(size > 0, size, 1.0), 1.0)
         noise_var = scale.square() * measured.noise_var
         return Measurement(scale[:, None] * measured.y, ScaledMap(measured.phi, scale), noise_var)

@@ -93,6 +93,10 @@ class AngularGrid:
         """The same of every departure at all transmit lags: [lags, departures]."""
         return ramps(self.departing, array_lags(self.layout.tx))
 
+    def cast(self, dtype: torch.dtype) -> "AngularGrid":
+        """The same grid with atoms of another precision."""
+        return self if self.dtype == dtype else replace(self, dtype=dtype)
+
     @property
     def _ends(self) -> tuple[tuple[Tensor, Array], tuple[Tensor, Array]]:
         return (self.arriving, self.rx), (self.departing, self.tx)
@@ -243,6 +247,14 @@ class AngularCovariance(Covariance):
         known = self.view is not None and self.view.phi is phi
         return self._through_view if known else GridView(self._grid, phi).seen(self.powers)
 
+    def among(self, some: Tensor, phi: LinearMap) -> "AngularCovariance":
+        """The covariances of the chosen samples with what was worked out of them. some: [k] integer, phi: of these samples."""
+        assert self.view is not None
+        chosen = AngularCovariance(self.powers[some], self.grid, self.view.select(some, phi))
+        if "_through_view" in vars(self):
+            vars(chosen)["_through_view"] = self._through_view[some]
+        return chosen
+
     @cached_property
     def _through_view(self) -> Tensor:
         """ΦRΦᴴ of the Φ that was prepared, worked out once."""
@@ -277,7 +289,7 @@ class AngularCovariance(Covariance):
     @property
     def _grid(self) -> AngularGrid:
         """In the precision of the powers."""
-        return self.grid if self.grid.dtype == self.dtype else replace(self.grid, dtype=self.dtype)
+        return self.grid.cast(self.dtype)
 
 
 def ramps(phases: Tensor, places: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ class DelayAngleCovariance(Covariance):
 
     def apply(self, x: Tensor) -> Tensor:
         self._check_input("x", x, self.length)
-        dictionary = self.grid.dictionary.to(x.device)
+        dictionary = self.grid.cast(self.dtype).dictionary.to(x.device)
         modes = x.unflatten(1, (self.responses.shape[1], -1))
         late = self.responses.mH @ modes
         code = dictionary.adjoint(late.flatten(0, 1)).unflatten(0, late.shape[:2])
@@ -41,7 +41,7 @@ class DelayAngleCovariance(Covariance):
         if not isinstance(block, BeamformingMap) or count != self.responses.shape[1]:
             return super().seen(phi)
         late, size = self.powers.shape[1], block.shape[0]
-        view = GridView(self.grid, block.select(torch.arange(block.batch).repeat_interleave(late)))
+        view = GridView(self.grid.cast(self.dtype), block.select(torch.arange(block.batch).repeat_interleave(late)))
         of_delays = view.seen(self.powers.expand(block.batch, -1, -1).flatten(0, 1)).reshape(block.batch, late, -1)
         pairs = (self.responses[:, :, None] * self.responses[:, None].conj()).flatten(1, 2)
         return (pairs @ of_delays).reshape(-1, count, count, size, size).transpose(2, 3).reshape(-1, *phi.shape[:1] * 2)

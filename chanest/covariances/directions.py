@@ -85,7 +85,7 @@ class DirectionCovariance(Covariance):
         if view.beams is None:
             return self.as_lags.seen(phi)
         ramps = self.directions.lags.rx
-        powers = self.powers.reshape(len(self.powers), len(self.directions.departing), -1)
+        powers = self.powers.reshape(self.powers.shape[0], len(self.directions.departing), -1)
         return view.seen_at(view.sent, view.sent_conjugate, (powers.to(ramps.dtype) @ ramps.mT).mT)
 
     def mixture(self, weights: Tensor) -> "DirectionCovariance":

@@ -97,7 +97,7 @@ class CovarianceCodebook(nn.Module):
 
     def _unweighted(self, vector: Tensor) -> Tensor:
         weight = self.layout.multiplicity.sqrt().to(vector.device)
-        table = torch.view_as_complex(vector.reshape(len(vector), *self.layout.shape, 2).contiguous()) / weight
+        table = torch.view_as_complex(vector.reshape(vector.shape[0], *self.layout.shape, 2).contiguous()) / weight
         table[:, self.layout.own, self.layout.shape[1] // 2] += FLOOR
         return table
 

@@ -141,15 +141,15 @@ class LagLayout:
 
     def angles(self, h: Tensor) -> Tensor:
         """The Fourier transform over the transmit array: [batch, n] -> [batch, points, P·N_r]."""
-        grid = h.reshape(len(h), self._sent, self.tx.columns, self.tx.rows, self.rx.ports)
+        grid = h.reshape(h.shape[0], self._sent, self.tx.columns, self.tx.rows, self.rx.ports)
         angles: Tensor = torch.fft.fftn(grid, s=self.grid, dim=(2, 3))
-        return angles.permute(0, 2, 3, 1, 4).reshape(len(h), -1, self.parts)
+        return angles.permute(0, 2, 3, 1, 4).reshape(h.shape[0], -1, self.parts)
 
     def channel(self, angles: Tensor) -> Tensor:
         """The inverse of `angles`: [batch, points, P·N_r] -> [batch, n]."""
-        grid: Tensor = torch.fft.ifftn(angles.reshape(len(angles), *self.grid, self._sent, -1), dim=(1, 2))
+        grid: Tensor = torch.fft.ifftn(angles.reshape(angles.shape[0], *self.grid, self._sent, -1), dim=(1, 2))
         kept = grid[:, : self.tx.columns, : self.tx.rows]
-        return kept.permute(0, 3, 1, 2, 4).reshape(len(angles), -1)
+        return kept.permute(0, 3, 1, 2, 4).reshape(angles.shape[0], -1)
 
     def matrix(self, table: Tensor) -> Tensor:
         """R itself: [batch, n, n]."""

@@ -43,7 +43,7 @@ class LagCovariance(Covariance):
     def apply(self, x: Tensor) -> Tensor:
         self._check_input("x", x, self.length)
         layout = self.layout
-        if len(self.table) == 1:
+        if self.table.shape[0] == 1:
             return x @ self.materialize()[0].mT
         both = torch.cat([self.spectrum, self.spectrum.conj()], 1).mT[:, :, layout.pairs.to(x.device)]
         return layout.channel((both @ layout.angles(x)[..., None])[..., 0])
@@ -84,7 +84,7 @@ class BeamView:
         """Σ_i f_t[i] exp(jω·i) at the points ω of the layout's grid, of each polarisation: [batch, pol_t·pilots, points]."""
         transmit, (columns, rows) = self._beamformer().transmit, self.layout.grid
         by_polarisation = transmit.unflatten(1, (len(self.layout.tx.slants), -1)).mT
-        grid = by_polarisation.reshape(len(transmit), -1, self.layout.tx.columns, self.layout.tx.rows)
+        grid = by_polarisation.reshape(transmit.shape[0], -1, self.layout.tx.columns, self.layout.tx.rows)
         spectra: Tensor = torch.fft.ifft2(grid, s=self.layout.grid).flatten(2) * (columns * rows)
         return spectra
 
@@ -112,7 +112,7 @@ class BeamView:
         if transmit > 1:
             pairs = pairs.unflatten(3, (transmit, -1)).unflatten(2, (transmit, -1)).sum((2, 4))
         if combiners is None:
-            return pairs.transpose(3, 4).reshape(len(pairs), pairs.shape[1] * pairs.shape[2], -1)
+            return pairs.transpose(3, 4).reshape(pairs.shape[0], pairs.shape[1] * pairs.shape[2], -1)
         return combine_pairs(combiners, pairs)
 
     def pulled_back(self, matrix: Tensor) -> Tensor:

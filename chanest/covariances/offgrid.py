@@ -40,9 +40,9 @@ class Paths:
 
         With slopes: [batch, 5, paths, pol_t·pol_r, m], the columns themselves first, then their slopes along the four axes.
         """
-        transmit, receive = self.steering()
         if not slopes:
-            return self._seen(phi, transmit[:, 0], receive[:, 0])
+            return self._seen(phi, *self._vectors())
+        transmit, receive = self.steering()
         sent = torch.cat([transmit, transmit[:, :1], transmit[:, :1]], 1)
         received = torch.cat([receive[:, :1], receive[:, :1], receive], 1)
         found = self._seen(phi, sent.flatten(1, 2), received.flatten(1, 2))
@@ -50,8 +50,11 @@ class Paths:
 
     def signals(self) -> Tensor:
         """ψ of every path and pair of polarisations: [batch, paths, pol_t·pol_r, n]."""
-        transmit, receive = (each[:, 0] for each in self.steering())
-        return self._placed(transmit, receive).flatten(3)
+        return self._placed(*self._vectors()).flatten(3)
+
+    def _vectors(self) -> tuple[Tensor, Tensor]:
+        """Steering vectors of the transmitter and of the receiver: [batch, paths, elements] each."""
+        return _steering(self.departing, self.tx), _steering(self.arriving, self.rx)
 
     def _seen(self, phi: LinearMap, transmit: Tensor, receive: Tensor) -> Tensor:
         """Φ(a_t ⊗ a_r) for each pair of polarisations: [batch, paths, elements] each -> [batch, paths, pol_t·pol_r, m]."""
@@ -126,12 +129,15 @@ class PathCovariance(Covariance):
         return self.grid.materialize() + rows.mT @ rows.conj()
 
 
+def _steering(phases: Tensor, array: Array) -> Tensor:
+    """Steering vectors: [batch, paths, 2] -> [batch, paths, elements]."""
+    angle = phases @ _places(array, phases.dtype)[0].to(phases.device).mT
+    return torch.polar(torch.ones_like(angle), angle)
+
+
 def _with_slopes(phases: Tensor, array: Array) -> Tensor:
     """Steering vectors and their slopes along columns and rows: [batch, paths, 2] -> [batch, 3, paths, elements]."""
-    places, with_slopes = (each.to(phases.device) for each in _places(array, phases.dtype))
-    angle = phases @ places.mT
-    steering = torch.polar(torch.ones_like(angle), angle)
-    return steering[:, None] * with_slopes
+    return _steering(phases, array)[:, None] * _places(array, phases.dtype)[1].to(phases.device)
 
 
 @cache

@@ -43,14 +43,17 @@ class PathSearch:
         self.y = self._white(measured.y[:, None])[:, 0]
         self.power = squared_modulus(self.y).sum(1)
         self.paths, self.powers = paths, powers
-        self.columns = self._columns(paths)
+        self.columns = self._columns(paths, slopes=True)
         self.now = self._fit(self.columns[:, 0], powers)
         self.damping = torch.full_like(self.now.evidence, _DAMPING)
 
-    def improve(self, furthest: Tensor) -> None:
-        """One step of powers and directions together, taken where it helps. furthest: of a direction at the most, [4]."""
+    def improve(self, furthest: Tensor, *, last: bool) -> None:
+        """One step of powers and directions together, taken where it helps.
+
+        furthest: of a direction at the most, [4]; last: slopes, which a further step would need, are left out.
+        """
         powers, paths = self._mackay(), self.paths.moved(self._gauss_newton(furthest))
-        columns = self._columns(paths)
+        columns = self._columns(paths, slopes=not last)
         tried = self._fit(columns[:, 0], powers)
         better = tried.evidence > self.now.evidence + _WORTH
         self._take(better, tried, powers, paths, columns)
@@ -93,10 +96,11 @@ class PathSearch:
         volume = 2 * factor.diagonal(dim1=1, dim2=2).real.log().sum(1)
         return Fit(-(misfit + volume), root * solved.reshape(powers.shape), conjugate, factor)
 
-    def _columns(self, paths: Paths) -> Tensor:
-        """Whitened, with slopes: [batch, 5, paths, pol, m]."""
-        columns = paths.columns(self.phi, slopes=True)
-        return self._white(columns.flatten(1, 3)).reshape(columns.shape)
+    def _columns(self, paths: Paths, *, slopes: bool) -> Tensor:
+        """Whitened, the columns themselves first: [batch, 5 with slopes and 1 without, paths, pol, m]."""
+        columns = paths.columns(self.phi, slopes=slopes)
+        white = self._white(columns.flatten(1, -2)).reshape(columns.shape)
+        return white if slopes else white[:, None]
 
     def _white(self, rows: Tensor) -> Tensor:
         """L⁻¹ times every row: [batch, k, m]."""
@@ -105,12 +109,15 @@ class PathSearch:
 
     def _take(self, better: Tensor, tried: Fit, powers: Tensor, paths: Paths, columns: Tensor) -> None:
         """Take what was tried for the samples where it is better: [batch] bool."""
+        if bool(better.all()):
+            self.now, self.powers, self.paths, self.columns = tried, powers, paths, columns
+            return
 
         def chosen(new: Tensor, old: Tensor) -> Tensor:
             return torch.where(better.reshape(-1, *[1] * (old.ndim - 1)), new, old)
 
         names = ("evidence", "gains", "scaled", "factor")
         self.now = Fit(*(chosen(getattr(tried, name), getattr(self.now, name)) for name in names))
-        self.powers, self.columns = chosen(powers, self.powers), chosen(columns, self.columns)
+        self.powers, self.columns = chosen(powers, self.powers), chosen(columns, self.columns[:, : columns.shape[1]])
         departing = chosen(paths.departing, self.paths.departing)
         self.paths = replace(self.paths, departing=departing, arriving=chosen(paths.arriving, self.paths.arriving))

@@ -104,16 +104,15 @@ def peaks(model: AngularCovariance, determined: Tensor, *, most: int) -> OffGrid
 @torch.no_grad()
 def take_off(
     begun: OffGrid, model: AngularCovariance, measured: Measurement, *, rounds: int
-) -> tuple[OffGrid, Tensor, Tensor]:
+) -> tuple[OffGrid, AngularCovariance, Tensor]:
     """Improve paths that begin at peaks of a grid's powers, of which `LEFT` is left around them.
 
-    rounds: of the improvement. -> the paths; what is left on the grid, [batch, atoms]; log evidence of both together, -inf
-    where there is no path, [batch].
+    rounds: of the improvement. -> the paths; what is left on the grid; log evidence of both together, -inf where there is no
+    path, [batch].
     """
-    left = torch.where(around(begun, model.grid), LEFT * model.powers, model.powers)
-    rest = replace(model, powers=left)
+    rest = replace(model, powers=torch.where(around(begun, model.grid), LEFT * model.powers, model.powers))
     off, evidence = _searched(rest, measured, begun, begun.count.nonzero()[:, 0], rounds)
-    return off, left, evidence
+    return off, rest, evidence
 
 
 @torch.no_grad()
@@ -135,8 +134,8 @@ def _searched(
     factor = condition(model, inside).factor
     search = PathSearch(inside, factor, part.paths, part.powers, part.found)
     furthest = _furthest(rest.grid.axes).to(part.powers)
-    for _ in range(rounds):
-        search.improve(furthest)
+    for number in range(rounds):
+        search.improve(furthest, last=number == rounds - 1)
     volume = 2 * factor.diagonal(dim1=1, dim2=2).real.log().sum(1)
     moved, evidence = OffGrid(search.paths, search.powers, part.found), search.now.evidence - volume
     if everyone:
@@ -156,18 +155,15 @@ def _maxima(prior: AngularCovariance, determined: Tensor, most: int) -> tuple[Te
     highest = torch.ones_like(certain, dtype=torch.bool)
     for axis in range(1, 1 + AXES):
         if total.shape[axis] > 1:
-            highest &= (total >= total.roll(1, axis)) & (total > total.roll(-1, axis))
+            falling = total > total.roll(-1, axis)
+            highest &= falling & ~falling.roll(1, axis)
     everything = total.flatten(1).sum(1)[:, None, None, None, None]
     good = highest & (certain > _DETERMINED) & (total > _WEAKEST * everything)
     count = min(most, total[0].numel())
     strength, index = torch.where(good, total, 0.0).flatten(1).topk(count, 1)
-    gathered = field
-    for axis in (2, 3, 5, 6):
-        size = field.shape[axis]
-        if size > 1:
-            gathered = gathered + gathered.roll(1, axis) + gathered.roll(-1, axis)
-    pairs = gathered.movedim(4, 2).flatten(3).flatten(1, 2)  # [batch, pol_t·pol_r, directions]
-    powers = pairs.gather(2, index[:, None].expand(-1, pairs.shape[1], -1)).mT
+    pairs = field.movedim(4, 2).flatten(3).flatten(1, 2)  # [batch, pol_t·pol_r, directions]
+    near = _surroundings(index, grid.axes).flatten(1)
+    powers = pairs.gather(2, near[:, None].expand(-1, pairs.shape[1], -1)).unflatten(2, (count, -1)).sum(3).mT
     found = strength > 0
     return powers * found[:, :, None], index, found
 
@@ -178,13 +174,28 @@ def around(off: OffGrid, grid: AngularGrid) -> Tensor:
     phases = torch.cat([off.paths.departing, off.paths.arriving], 2)
     for phase, points in zip(phases.unbind(2), grid.axes, strict=True):
         place = place * points + ((phase / (2 * math.pi) * points).round().long() + points // 2) % points
+    near = _surroundings(place, grid.axes)
     marks = torch.zeros(len(place), math.prod(grid.axes), dtype=torch.bool, device=place.device)
-    marks = marks.scatter_add(1, place, off.found).reshape(-1, *grid.axes)
-    for axis in range(1, 1 + AXES):
-        marks = marks | marks.roll(1, axis) | marks.roll(-1, axis)
+    marks = marks.scatter_add(1, near.flatten(1), off.found[:, :, None].expand_as(near).flatten(1))
+    marks = marks.reshape(-1, *grid.axes)
     pol_t, columns, rows, pol_r, *receive = grid.shape
     spread_out = marks[:, None, :, :, None].expand(-1, pol_t, columns, rows, pol_r, *receive)
     return spread_out.reshape(len(place), -1)
+
+
+def _surroundings(place: Tensor, axes: tuple[int, ...]) -> Tensor:
+    """Directions within one point along every axis, themselves among them: [batch, paths] -> [batch, paths, neighbours]."""
+    steps, strides = (each.to(place.device) for each in _steps(axes))
+    points = torch.tensor(axes, device=place.device)
+    around = (place[:, :, None, None] // strides + steps) % points
+    return (around * strides).sum(3)
+
+
+@cache
+def _steps(axes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """To all neighbours, [neighbours, 4], 0 along axes of one point; how far points along an axis are apart in memory, [4]."""
+    each = [torch.arange(-1, 2) if points > 1 else torch.zeros(1, dtype=torch.long) for points in axes]
+    return torch.cartesian_prod(*each), torch.tensor([math.prod(axes[place + 1 :]) for place in range(AXES)])
 
 
 @cache

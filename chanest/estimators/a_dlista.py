@@ -15,6 +15,7 @@ class ADLISTAEstimator(UnfoldedEstimator):
 
     name = "a-dlista"
     summary = "the paper's A-DLISTA: a CNN on ΦΨ gives one step and one threshold per layer"
+    exported_as = ("pt2",)
     half_precision = True
     one_size = True
     batch_size = 32

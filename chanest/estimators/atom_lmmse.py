@@ -39,6 +39,7 @@ class AtomLMMSE(Guarded):
 
     name = "atom-lmmse"
     summary = "ours: the power of every atom of a learned dictionary adapts to the measurement; each step is exact"
+    exported_as = ("pt2",)
     needs_fit = True
     learns_from_rays = True
     half_precision = True
@@ -121,7 +122,7 @@ class AtomLMMSE(Guarded):
         mean = DirectionCovariance(self.mean_powers.exp()[None], view.directions, view)
         first = condition(mean, measured)
         pulled = torch.cat([measured.phi.adjoint(measured.y), first.gradient])
-        raw, white = squared_modulus(view.directions.adjoint(pulled)).chunk(2)
+        raw, white = squared_modulus(view.directions.adjoint(pulled)).unflatten(0, (2, -1))
         return raw, white
 
     def powers(self, measured: Measurement, raw: Tensor, white: Tensor) -> Tensor:

@@ -41,6 +41,7 @@ class GatedLMMSE(FamilyEstimator, Guarded):
 
     name = "gated-lmmse"
     summary = "ours: the covariance adapts to y, proposed by a network and verified by likelihoods; each step is exact"
+    exported_as = ("pt2",)
     needs_fit = True
     learns_from_pilots = True
     learns_from_rays = True
@@ -109,7 +110,7 @@ class GatedLMMSE(FamilyEstimator, Guarded):
         """Powers of Φᴴy and of v = ΦᴴC⁻¹y for each member, C = ΦRΦᴴ + σ²I for the R of the ensemble; noise; power of y."""
         first = condition(self.codebook.ensemble(view), measured)
         pulled = torch.cat([measured.phi.adjoint(measured.y), first.gradient])
-        powers = self.codebook.scores(self.layout.products(pulled)).chunk(KINDS)
+        powers = self.codebook.scores(self.layout.products(pulled)).unflatten(0, (KINDS, -1))
         scalars = [value[:, None] for value in (measured.noise_var, measured.y.abs().square().mean(1))]
         return log_powers([*powers, *scalars])
 

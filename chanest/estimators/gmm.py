@@ -41,6 +41,7 @@ class GMM(FamilyEstimator):
 
     name = "gmm"
     summary = "mixture of Gaussians fitted on channels, posterior-weighted LMMSE"
+    exported_as = ("pt2",)
     needs_fit = True
     learns_from_pilots = True
     half_precision = True

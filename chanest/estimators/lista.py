@@ -10,6 +10,7 @@ class LISTAEstimator(BeamspaceEstimator):
 
     name = "lista"
     summary = "LISTA on the back-projection: matrices of each layer learned, Φ not seen"
+    exported_as = ("pt2", "onnx")
     longest = 2048
     learning_rate = 3e-4
 

@@ -40,6 +40,7 @@ class LMMSE(GaussianEstimator):
 
     name = "lmmse"
     summary = "LMMSE with the covariance of the whole ensemble"
+    exported_as = ("pt2",)
     needs_fit = True
     half_precision = True
     learns_from_pilots = True

@@ -9,7 +9,7 @@ from chanest.bases.estimator import ChannelEstimator
 from chanest.problem import ChannelProblem
 from vlista_core.estimate import Estimate, Measurement
 from vlista_core.gaussian import WhiteCovariance, condition
-from vlista_core.linalg import cholesky
+from vlista_core.linalg import cholesky, has_values
 from vlista_core.linops import LinearMap
 from vlista_core.prox import squared_modulus
 
@@ -25,6 +25,7 @@ class LS(ChannelEstimator):
 
     name = "ls"
     summary = "least squares, of least norm where m < n"
+    exported_as = ("pt2",)
     forms_product = True
     scale_free = True
 
@@ -43,7 +44,7 @@ class LS(ChannelEstimator):
         pivots = exact.factor.diagonal(dim1=-2, dim2=-1).real.square().flatten(1)
         least = _LEAST * torch.finfo(pivots.dtype).eps
         poor = pivots.amin(1) < least * pivots.mean(1)
-        if poor.is_meta or not bool(poor.any()):
+        if not has_values(poor) or not bool(poor.any()):
             return Estimate(exact.mean)
         return Estimate(torch.where(poor[:, None], condition(white, without_noise, floor=least).mean, exact.mean))
 

@@ -4,7 +4,7 @@ Where departures and arrivals are independent of each other, the covariance of a
 over the directions of its own array, T = Σ_i a_i t_i t_iᴴ and S = Σ_j b_j r_j r_jᴴ, so that a network has to give the powers
 of G_t + G_r directions and not those of G_t·G_r pairs. It sees how much of Φᴴy falls on each direction of an end, summed over
 the other end by the powers found there so far; then the exact step is taken with the actual Φ. A receiver that is fully
-digital needs no more than the eigenvectors of T and S. How it learns, from channels alone: `chanest.networks.spectra`.
+digital needs no more than the eigenvectors of T and S. How it learns: `chanest.networks.spectra`.
 """
 
 from typing import Self
@@ -18,8 +18,9 @@ from chanest.covariances.ends import EndDirections
 from chanest.covariances.kronecker import KroneckerCovariance
 from chanest.dictionaries import KroneckerMap
 from chanest.fit import Fit
-from chanest.networks.spectra import SpectrumNetwork, fit_spectra
+from chanest.networks.spectra import SpectrumNetwork, fit_spectra, fit_spectra_from_pilots
 from chanest.problem import ChannelProblem
+from chanest.recordings import Recordings
 from vlista_core.estimate import Measurement
 from vlista_core.linops import LinearMap
 from vlista_core.prox import squared_modulus
@@ -36,7 +37,9 @@ class ProductLMMSE(GaussianEstimator):
 
     name = "product-lmmse"
     summary = "ours: transmit and receive covariance adapt to y by their angular spectra; for ends that are independent"
+    exported_as = ("pt2",)
     needs_fit = True
+    learns_from_pilots = True
     half_precision = True
     goes_on = True
     narrowband = True
@@ -75,12 +78,16 @@ class ProductLMMSE(GaussianEstimator):
         seen = _column_energies(measured.phi, psi)
         matched = squared_modulus(psi.adjoint(measured.phi.adjoint(measured.y)))
         energy = torch.where(seen > 0, matched / torch.where(seen > 0, seen, 1.0), 0.0)
-        shape = len(energy), self.tx.count, self.rx.count
-        return energy.reshape(shape), seen.expand(len(energy), -1).reshape(shape)
+        shape = energy.shape[0], self.tx.count, self.rx.count
+        return energy.reshape(shape), seen.expand(energy.shape[0], -1).reshape(shape)
 
     def fit(self, problem: ChannelProblem, plan: Fit) -> dict[str, Json]:
         """The network, by the NMSE of the estimate on fresh training draws."""
         return fit_spectra(self, problem, plan)
+
+    def fit_from_pilots(self, recordings: Recordings, plan: Fit) -> dict[str, Json]:
+        """The network, by how well the estimate from a recording with more noise tells the recording."""
+        return fit_spectra_from_pilots(self, recordings, plan)
 
 
 def _column_energies(phi: LinearMap, psi: KroneckerMap) -> Tensor:

@@ -27,6 +27,7 @@ class VLISTAEstimator(UnfoldedEstimator):
 
     name = "vlista"
     summary = "VLISTA: a posterior over each measurement's dictionary; gives a variance and samples where asked"
+    exported_as = ("pt2",)
     half_precision = True
     begins_with = "a-dlista-adaptive"
     _begun: tuple[AdaptiveADLISTAEstimator, ...] = ()

@@ -18,6 +18,6 @@ def whitened_pilots(y: Tensor, factor: Tensor, *grid: int) -> Tensor:
 
     factor: L, broadcast over the pilots of a sample, [batch, …, N_RF, N_RF]; grid: how many there are along each axis.
     """
-    pilots = y.reshape(len(y), *grid, factor.shape[-1], 1)
+    pilots = y.reshape(y.shape[0], *grid, factor.shape[-1], 1)
     white: Tensor = torch.linalg.solve_triangular(factor, pilots, upper=False)
     return white.flatten(1)

@@ -17,9 +17,10 @@ from chanest.frontend import BeamformingMap
 from chanest.link.blocks import Blocks, Link, over_grid, split_streams
 from chanest.sionna import variance_through
 from chanest.weights import get_estimator
-from vlista_core.estimate import Estimator
-from vlista_core.gaussian import condition
+from vlista_core.estimate import Estimator, Measurement
+from vlista_core.gaussian import WhiteCovariance, condition
 from vlista_core.linalg import solve_hermitian
+from vlista_core.linops import DenseMap
 from vlista_core.prox import squared_modulus
 from vlista_core.tensorfile import Json
 
@@ -101,7 +102,7 @@ def rate(h_hat: Tensor, err_var: Tensor, blocks: Blocks, carries_data: Tensor) -
 
     channel, told, truth = at_data(h_hat), at_data(err_var).real, at_data(blocks.truth)
     noise = told.sum(3) + blocks.no
-    weights = solve_hermitian(channel @ channel.mH + torch.diag_embed(noise).to(channel), channel)
+    weights = _equaliser(channel, noise)
     size = squared_modulus(weights)
     believed, crossed = weights.mH @ channel, weights.mH @ truth
     gain, rest = _own_and_others(believed)
@@ -114,6 +115,17 @@ def rate(h_hat: Tensor, err_var: Tensor, blocks: Blocks, carries_data: Tensor) -
     belief = (arrived / (taken + gain).clamp_min(least) - (off + present) / taken.clamp_min(least)) / math.log(2.0)
     carried = torch.log2(1.0 + gain / taken.clamp_min(least)) + belief
     return carried.sum(1).clamp_min(0.0).sum(1) / carries_data.numel()
+
+
+def _equaliser(channel: Tensor, noise: Tensor) -> Tensor:
+    """W with Wᴴy the LMMSE estimate of streams of power one: [..., N_RF, streams]. noise: of each chain, [..., N_RF]."""
+    chains, streams = channel.shape[-2:]
+    deviation = noise.sqrt()[..., None]
+    white = DenseMap((channel / deviation).reshape(-1, chains, streams))
+    prior = WhiteCovariance(white.matrix.new_ones(1), streams)
+    nothing, one = white.matrix.new_zeros(len(white.matrix), chains), noise.new_ones(len(white.matrix))
+    posterior = condition(prior, Measurement(nothing, white, one))
+    return (posterior.precision @ white.matrix).reshape(channel.shape) / deviation
 
 
 def _own_and_others(crossed: Tensor) -> tuple[Tensor, Tensor]:

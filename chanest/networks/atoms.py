@@ -67,17 +67,23 @@ class AtomLayer(nn.Module):
 
         Atoms come last: every product is a few rows times a long one, and nothing is transposed.
         """
-        departing, arriving = (
-            layer(torch.cat([seen.mT, place.to(seen).expand(len(seen), -1, -1)], 2)).mT
-            for layer, seen, place in zip((self.departing, self.arriving), features[1:], grid.coordinates, strict=True)
-        )
+        departing_at, arriving_at = (place.to(context) for place in grid.coordinates)
+        departing = _of_end(self.departing, features.departing, departing_at)
+        arriving = _of_end(self.arriving, features.arriving, arriving_at)
         hidden = (departing[:, :, :, None] + arriving[:, :, None]).flatten(2)
-        hidden = _mapped(self.enter.weight, features.own, hidden)
+        hidden = hidden.baddbmm_(self.enter.weight.expand(len(hidden), -1, -1), features.own)
         everywhere = self.context(torch.cat([context, torch.relu(hidden).mean(2)], 1))
         hidden = hidden.add_(everywhere[:, :, None]).relu_()
-        hidden = hidden + _mapped(self.middle.weight, hidden, self.middle.bias[:, None]).relu_()
-        scale, shift = _mapped(self.leave.weight, hidden, self.leave.bias[:, None]).unbind(1)
+        more = _mapped(self.middle.weight, hidden, self.middle.bias[:, None]).relu_()
+        first = _mapped(self.leave.weight, hidden, self.leave.bias[:, None])
+        scale, shift = _mapped(self.leave.weight, more, first).unbind(1)
         return scale, shift
+
+
+def _of_end(layer: nn.Linear, seen: Tensor, place: Tensor) -> Tensor:
+    """What one end shares. seen: [batch, 4, directions], place: [directions, 2] -> [batch, rows, directions]."""
+    weight, of_place = layer.weight.split([_SHARED, _PLACE], 1)
+    return _mapped(weight, seen, nn.functional.linear(place, of_place, layer.bias).mT)
 
 
 def _mapped(weight: Tensor, maps: Tensor, bias: Tensor) -> Tensor:
@@ -115,25 +121,26 @@ def _of_atoms(grid: AngularGrid, seen: Seen, log_powers: Tensor) -> Features:
     both = smoothed(near[:3], _ARRIVALS, 1)
     far = smoothed(both[::2], _DEPARTURES, 2)
     wide = smoothed(smoothed(far, _DEPARTURES, 4), _ARRIVALS, 1)
-    around = torch.cat([near[:3], both, far, wide, beside[:1]]).reshape(-1, batch, grid.atoms).transpose(0, 1)
     steps = (seen.step, torch.log(seen.determined + _LEAST_DETERMINED) / 4.0, relative / 4.0)
-    of_steps = (near[3].reshape(batch, -1), beside[1].reshape(batch, -1))
-    own = torch.cat([torch.stack([*steps, *of_steps], 1), _log_mean(around)], 1)
-    return Features(own, _shared(maps[::2], (5, 6, 7)), _shared(maps[::2], (2, 3, 4)))
+    of_steps, means = (near[3], beside[1]), (*near[:3], *both, *far, *wide, beside[0])
+    own = torch.stack([*steps, *(each.reshape(batch, -1) for each in (*of_steps, *means))], 1)
+    _log_mean(own[:, len(steps) + len(of_steps) :])
+    departing, arriving = maps[::2].mean((5, 6, 7)), maps[::2].mean((2, 3, 4))
+    return Features(own, _shared(departing), _shared(arriving))
 
 
-def _shared(maps: Tensor, other: tuple[int, ...]) -> Tensor:
+def _shared(means: Tensor) -> Tensor:
     """Means over all atoms that share a direction of one end, and over those of its row, as logarithms: [batch, 4, directions].
 
-    maps: [2, batch, pol_t, columns, rows, pol_r, columns, rows]; other: axes of the other end.
+    means: [2, batch, pol, columns, rows].
     """
-    means = maps.mean(other)
     rows = means.mean((2, 3), keepdim=True).expand_as(means)
     return _log_mean(torch.cat([means, rows]).flatten(2).transpose(0, 1))
 
 
 def _log_mean(means: Tensor) -> Tensor:
-    return torch.log(means + _LEAST_POWER).mul_(0.25)
+    """In place."""
+    return means.add_(_LEAST_POWER).log_().mul_(0.25)
 
 
 def smoothed(field: Tensor, axes: tuple[int, int], *reaches: int) -> Tensor:

@@ -89,7 +89,7 @@ class KroneckerPosterior(nn.Module):
 
     def _marginals(self, power: Tensor) -> list[Tensor]:
         """The logarithm of the power along each factor's grid relative to its mean, each [batch, G_i]."""
-        power = power.reshape(len(power), *self.atoms)
+        power = power.reshape(power.shape[0], *self.atoms)
         axes = range(1, power.ndim)
         found = [power.sum([other for other in axes if other != axis]) for axis in axes]
         tiny = torch.finfo(power.dtype).tiny
@@ -145,7 +145,7 @@ class FactorPosterior(nn.Module):
         if self.raw is None or self.slopes is None:
             raw = cast(Tensor, constant)
         else:
-            raw = self.raw(hidden).reshape(len(hidden), self.family.RAW_MAPS, -1) + self.slopes[t] @ own
+            raw = self.raw(hidden).reshape(hidden.shape[0], self.family.RAW_MAPS, -1) + self.slopes[t] @ own
             raw = raw[:, :, None]
         return self.family.from_raw(gain[:, None, :] * factor + moved, raw)
 
@@ -202,7 +202,7 @@ class LikelihoodVariance(nn.Module):
         inside = torch.relu(self.body(torch.cat([hidden, levels / 4.0], dim=1)) + self.place[t])
         total = (levels @ self.line[t, 1:] + self.line[t, 0]).reshape(-1, *(1 for _ in self.rows))
         for axis, part in enumerate(self.head(inside).split(self.rows, dim=1), start=1):
-            shape = [len(part), *(1 for _ in self.rows)]
+            shape = [part.shape[0], *(1 for _ in self.rows)]
             shape[axis] = -1
             total = total + part.reshape(shape)
         return total.flatten(1).clamp(-_LARGEST_LOG, _LARGEST_LOG).exp()

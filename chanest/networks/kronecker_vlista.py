@@ -171,7 +171,7 @@ class KroneckerVLISTA(ADLISTA):
         block = LikelihoodBlock(y, phi, noise_var, self.augmentation)
         first = cast(KroneckerMap, self.dictionary(0))
         with torch.no_grad():
-            columns = (phi @ first).column_norms().square().expand(len(y), -1)
+            columns = (phi @ first).column_norms().square().expand(y.shape[0], -1)
         spectrum = squared_modulus(first.adjoint(phi.adjoint(y)))
         power = torch.zeros_like(spectrum)
         run = Run([], [], [], [])

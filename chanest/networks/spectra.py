@@ -11,15 +11,19 @@ import torch
 from torch import Tensor, nn
 
 from chanest.bases.draws import PooledDraws
+from chanest.bases.site import gathered, validated
 from chanest.bases.unfolded import grouped_nmse_db
 from chanest.covariances.ends import EndDirections
 from chanest.fit import Clock, Fit
 from chanest.networks.weighing import descend
 from chanest.problem import ChannelProblem
+from chanest.recordings import Recordings
+from vlista_core.draws import sample_generators
 from vlista_core.estimate import Measurement
 from vlista_core.gaussian import condition
 from vlista_core.models.augmentation import initialise
 from vlista_core.problems import Batch
+from vlista_core.prox import squared_modulus
 from vlista_core.tensorfile import Json
 
 if TYPE_CHECKING:
@@ -39,6 +43,8 @@ _TOWARDS_NOISE = 2.0
 """Half of the training draws are in the lowest quarter of the range of SNRs, where spectra are hardest to find."""
 _SNRS_DB = (-10.0, 0.0, 10.0, 20.0)
 _VALIDATED = 300
+_ADDED = 0.5
+"""Noise added to recordings where they train, as a share of the noise they have."""
 
 
 class Block(nn.Module):
@@ -163,17 +169,57 @@ def fit_spectra(estimator: "ProductLMMSE", problem: ChannelProblem, plan: Fit) -
     return {**facts, **estimator.validation(problem, plan, _VALIDATED, _SNRS_DB)}
 
 
+def fit_spectra_from_pilots(estimator: "ProductLMMSE", recordings: Recordings, plan: Fit) -> dict[str, Json]:
+    """Fit within the budget to recordings, by `blind_error`."""
+    clock, every = Clock(plan), gathered(recordings, plan)
+    clock.report("recordings")
+    (generator,) = sample_generators(plan.seed, "train", [0], "spectra")
+
+    def loss() -> Tensor:
+        some = torch.randint(len(every.y), (_BATCH,), generator=generator)
+        return blind_error(estimator, every.select(some), generator)
+
+    optimizer = torch.optim.Adam(estimator.parameters(), _RATE)
+    steps = descend(optimizer, loss, clock, "training", longest_gradient=1.0)
+    estimator.eval()
+
+    def evidence(measured: Measurement) -> Tensor:
+        return condition(estimator.prior(measured), measured).log_evidence
+
+    facts: dict[str, Json] = {"recordings": len(every.y), "steps": steps, "batch_size": _BATCH, "rate": _RATE}
+    return {**facts, **validated(recordings, evidence, plan, _VALIDATED)}
+
+
 def error(estimator: "ProductLMMSE", batch: Batch) -> Tensor:
-    """NMSE in dB of the estimate of a batch, the mean over groups of like SNR.
+    """NMSE in dB of the estimate of a batch, the mean over groups of like SNR."""
+    return grouped_nmse_db(_estimated(estimator, Measurement(batch.y, batch.phi, batch.noise_var)), batch).mean()
+
+
+def blind_error(estimator: "ProductLMMSE", measured: Measurement, generator: torch.Generator) -> Tensor:
+    """Mean of |Φĥ - Φh|²/σ² but for a constant, by y alone.
+
+    With noise z of the law of n, y + √a z and y - z/√a have independent errors: the estimate is from the one, and the other
+    stands for the truth. Where there are as many pilots as antennas all of the channel is seen; where there are fewer, what is
+    not seen is left to the network, which is the same for all directions.
+    """
+    noise = torch.randn(measured.y.shape, dtype=measured.y.dtype, generator=generator)
+    noise = measured.noise_var.sqrt()[:, None] * noise
+    given = Measurement(measured.y + _ADDED**0.5 * noise, measured.phi, (1.0 + _ADDED) * measured.noise_var)
+    left = measured.phi.apply(_estimated(estimator, given)) - (measured.y - noise / _ADDED**0.5)
+    return (squared_modulus(left).mean(1) / measured.noise_var).mean()
+
+
+def _estimated(estimator: "ProductLMMSE", measured: Measurement) -> Tensor:
+    """The estimate, to be differentiated: [batch, n].
 
     Where u solves Cu = y, so does u + C⁻¹(y - Cu), which has the right gradient with C⁻¹ and the u in it held fixed: products
     with Φ and R alone are differentiated, no factorisation.
     """
-    measured = Measurement(batch.y, batch.phi, batch.noise_var)
-    prior, phi = estimator.prior(measured), batch.phi
+    prior, phi = estimator.prior(measured), measured.phi
     with torch.no_grad():
         posterior = condition(prior, measured)
         held = posterior.whitened
     again = phi.apply(prior.apply(phi.adjoint(held))) + measured.noise_var[:, None] * held
     whitened = held + posterior.solve(measured.y - again)
-    return grouped_nmse_db(prior.apply(phi.adjoint(whitened)), batch).mean()
+    found: Tensor = prior.apply(phi.adjoint(whitened))
+    return found

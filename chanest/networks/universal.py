@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from chanest.arrays import Array
 from chanest.covariances.angular import AngularCovariance, AngularGrid, GridView, angular_grid_of
+from chanest.covariances.flat import seen_flat
 from chanest.covariances.offgrid import PathCovariance
 from chanest.covariances.refining import LEFT, OffGrid, around, improve, peaks, take_off
 from chanest.networks.atoms import HIGHEST, LOWEST, AtomLayer, Seen, updated
@@ -107,22 +108,29 @@ class UniversalNetwork(nn.Module):
         self.steepness = nn.Parameter(torch.tensor(-0.75))
 
     def forward(self, measured: Measurement, rx: Array, tx: Array) -> tuple[list[Look], WithPaths | None]:
-        """What every layer had and saw, and the models with paths. measured: y of mean power one, see `scaled`."""
+        """What layers had and saw, see `on_grid`, and the models with paths. measured: y of mean power one, see `scaled`."""
         looks = self.on_grid(measured, rx, tx)
         return looks, self.with_paths(looks[-1], measured)
 
     def on_grid(self, measured: Measurement, rx: Array, tx: Array) -> list[Look]:
-        """What every layer had and saw, the model of the grid alone last."""
+        """What every layer after the first, which has equal powers, had and saw; the model of the grid alone last."""
         looks: list[Look] = []
         grid = angular_grid_of(rx, tx, self.oversampling[0], measured.y.dtype)
         view = GridView(grid, measured.phi)
-        log_powers = _flat_start(measured, view)
-        for layer, finer in zip(self.layers, self.oversampling[1:], strict=True):
-            prior = AngularCovariance(log_powers.exp(), grid, view)
-            posterior = condition(prior, measured)
-            seen = _seen(posterior, prior)
-            looks.append(Look(prior, posterior, seen.determined))
-            log_powers = updated(layer, log_powers, seen, _of_sample(measured, posterior, prior, seen), grid)
+        level = _flat_start(measured, view)
+        log_powers = level[:, None].expand(-1, grid.atoms)
+        for number, (layer, finer) in enumerate(zip(self.layers, self.oversampling[1:], strict=True)):
+            powers = log_powers.exp()
+            if number == 0:
+                whitened, expected = seen_flat(level.exp(), view, measured)
+                seen = _seen(whitened, expected, powers, view)
+            else:
+                prior = AngularCovariance(powers, grid, view)
+                posterior = condition(prior, measured)
+                whitened = posterior.whitened
+                seen = _seen(whitened, view.forms(posterior.precision), powers, view)
+                looks.append(Look(prior, posterior, seen.determined))
+            log_powers = updated(layer, log_powers, seen, _of_sample(measured, whitened, powers, seen), grid)
             before, coarse = log_powers, grid
             if finer != grid.oversampling:
                 grid = angular_grid_of(rx, tx, finer, measured.y.dtype)
@@ -140,20 +148,20 @@ class UniversalNetwork(nn.Module):
         begun = peaks(model, look.determined, most=_MOST_PATHS)
         if not begun.found.shape[1]:
             return None
-        off, left, evidence = take_off(begun, model, measured, rounds=_ROUNDS)
+        off, rest, evidence = take_off(begun, model, measured, rounds=_ROUNDS)
         some = (evidence - self._price(off) > alone - _HOPELESS / off.count).nonzero()[:, 0]
         if not len(some):
             return None
-        assert model.view is not None
         measured, off, grid = measured.select(some), off.select(some).shortened(), model.grid
-        view, left, looks = model.view.select(some, measured.phi), left[some], []
-        log_powers, model = left.log(), AngularCovariance(left, grid, view)
+        model, looks = rest.among(some, measured.phi), []
+        log_powers, view = model.powers.log(), model.view
+        assert view is not None
         for layer in self.path_layers:
             prior = off.with_grid(model)
             posterior = condition(prior, measured)
-            seen = _seen(posterior, model)
+            seen = _seen(posterior.whitened, view.forms(posterior.precision), model.powers, view)
             looks.append(Look(prior, posterior, seen.determined))
-            context = _of_sample(measured, posterior, model, seen, off)
+            context = _of_sample(measured, posterior.whitened, model.powers, seen, off)
             log_powers = updated(layer, log_powers, seen, context, grid)
             model = AngularCovariance(log_powers.exp(), grid, view)
             more = peaks(model, model.powers * seen.expected, most=_MOST_LATER)
@@ -182,18 +190,18 @@ class UniversalNetwork(nn.Module):
         return (self.price[0] + axes * self.price[1] + pairs * self.price[2]) * off.count
 
 
-def _seen(posterior: Posterior, model: AngularCovariance) -> Seen:
-    """What y and Φ say of every atom of a grid, given a model of it and perhaps of more."""
-    view = model.view
-    assert view is not None
-    expected = view.forms(posterior.precision)
+def _seen(whitened: Tensor, expected: Tensor, powers: Tensor, view: GridView) -> Seen:
+    """What y and Φ say of every atom of a grid, given a model of it and perhaps of more.
+
+    whitened: C⁻¹y of that model, [batch, m]; expected: ψᴴΦᴴC⁻¹Φψ and powers of every atom, [batch, atoms].
+    """
     most = expected.amax(1, keepdim=True)
     alive = expected > 2 * _DEAD * most
     expected = expected.maximum(_DEAD * most + torch.finfo(expected.dtype).tiny)
-    asked = squared_modulus(view.matched(posterior.whitened))
+    asked = squared_modulus(view.matched(whitened))
     ratio = torch.where(alive, asked / expected, 1.0)
     step = torch.where(alive, 0.5 * torch.log(ratio + _LEAST_RATIO), 0.0)
-    return Seen(expected, ratio, step, model.powers * expected)
+    return Seen(expected, ratio, step, powers * expected)
 
 
 def scaled(measured: Measurement) -> tuple[Measurement, Tensor]:
@@ -232,11 +240,11 @@ def _circular_weights(points: int, finer: int) -> Tensor:
 
 
 def _flat_start(measured: Measurement, view: GridView) -> Tensor:
-    """Equal powers of all atoms that give y the power that noise does not explain: logarithms, [batch, atoms]."""
+    """The equal power of all atoms that gives y the power that noise does not explain: its logarithm, [batch]."""
     seen = measured.phi.squared_frobenius_norm().clamp_min(torch.finfo(measured.noise_var.dtype).tiny)
     share = (1.0 - measured.noise_var).clamp_min(_LEAST_SHARE)
     level = torch.log(share * measured.y.shape[1] / (seen * view.grid.atoms)) + math.log(_polarisations(view.grid))
-    return level.clamp(LOWEST, HIGHEST)[:, None].expand(-1, view.grid.atoms)
+    return level.clamp(LOWEST, HIGHEST)
 
 
 def _polarisations(grid: AngularGrid) -> int:
@@ -244,15 +252,15 @@ def _polarisations(grid: AngularGrid) -> int:
 
 
 def _of_sample(
-    measured: Measurement, posterior: Posterior, model: AngularCovariance, seen: Seen, off: OffGrid | None = None
+    measured: Measurement, whitened: Tensor, powers: Tensor, seen: Seen, off: OffGrid | None = None
 ) -> Tensor:
     """Noise, share of the measurements that the grid uses up, misfit, measurements per atom, paths, and their share of the
     power: [batch, 6]."""
-    count, atoms = measured.y.shape[1], model.grid.atoms
+    count, atoms = measured.y.shape[1], powers.shape[1]
     used = seen.determined.sum(1) / count
-    misfit = (measured.y.conj() * posterior.whitened).real.sum(1) / count
+    misfit = (measured.y.conj() * whitened).real.sum(1) / count
     logs = (measured.noise_var.log() / 5.0, torch.log(used + 1e-3), torch.log(misfit.clamp_min(0.0) + 1e-3))
     per_atom = torch.full_like(used, math.log(count / atoms))
     power = torch.zeros_like(used) if off is None else off.powers.sum((1, 2))
     paths = torch.zeros_like(used) if off is None else off.count.to(used) / _MOST_PATHS
-    return torch.stack([*logs, per_atom, paths, power / (power + model.powers.sum(1))], 1)
+    return torch.stack([*logs, per_atom, paths, power / (power + powers.sum(1))], 1)

@@ -232,7 +232,7 @@ def loss(network: UniversalNetwork, drawn: Drawn) -> Tensor:
     looks, paths = network(measured, drawn.rx, drawn.tx)
     answer = Answer(measured, unit, looks[-1], paths)
     total = error(answer.mean) + _GRID * error(looks[-1].posterior.mean)
-    total = total + _EARLY * sum((error(look.posterior.mean) for look in looks[1:-1]), total.new_zeros(()))
+    total = total + _EARLY * sum((error(look.posterior.mean) for look in looks[:-1]), total.new_zeros(()))
     if paths is not None:
         share = len(paths.some) / len(signal)
         of_paths = [error(look.posterior.mean, signal[paths.some]) for look in paths.looks[1:]]

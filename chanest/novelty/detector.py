@@ -147,7 +147,7 @@ class NoveltyDetector:
             allowed = (
                 f"at least {_FRAMES_A_FEATURE * features}, {_FRAMES_A_FEATURE} for each of its {features} features"
             )
-            raise ValueError(f"frames must be {allowed}, for the score {score}, got {frames}")
+            raise ValueError(f"frames to learn from must be {allowed}, for the score {score}, got {frames}")
         return made
 
     def features(self, y: Tensor, phi: LinearMap | Tensor, noise_var: Tensor | float) -> Tensor:

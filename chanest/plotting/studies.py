@@ -49,7 +49,7 @@ LOOKS = {
     "product-lmmse": Look(_GREEN, "P", strong=True),
     "cluster-lmmse": Look("#00365c", "D", strong=True),
     "slot-lmmse": Look(_GREEN, "s", MIXED, strong=True),
-    "delay-sbl": Look("#00365c", "v", strong=True),
+    "delay-sbl": Look("#00365c", "v", MIXED, strong=True),
     "universal": Look("#a3005c", "*", DOTTED, strong=True),
 }
 """How the registered estimators are drawn in every figure."""

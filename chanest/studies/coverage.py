@@ -153,6 +153,20 @@ class CoverageStudy(ChannelStudy):
         )
         return [Table.of("What conformal 90 % intervals cover over the resource grid (%)", heading, lines)]
 
+    def headline(self, frame: pd.DataFrame) -> str:
+        """What the conformal intervals cover over all estimators and SNRs, and which strays furthest."""
+        found = self.variances(frame)
+        known = found[found["interval_90"].notna()] if len(found) else found
+        if not len(known):
+            return "No estimator of this run has a calibration, and so no interval; chanest calibrate makes one."
+        shares = known["interval_90"].astype(float)
+        worst = known.iloc[int((shares - _INTERVAL).abs().to_numpy().argmax())]
+        spans = " to ".join(dict.fromkeys(f"{_percent(share)}%" for share in (shares.min(), shares.max())))
+        return (
+            f"Conformal intervals of {_INTERVAL:.0%} cover {spans} of the entries; furthest off is {worst['name']} at "
+            f"{worst['snr_db']:g} dB with {_percent(worst['interval_90'])}%."
+        )
+
     def figures(self, frame: pd.DataFrame, folder: Path) -> list[Figure]:
         from chanest.plotting.studies import grid_coverage_chart, reliability_chart
 

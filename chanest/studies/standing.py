@@ -176,7 +176,7 @@ class Standing:
         """On how many sources ours lead, by how much, and where they lose."""
         leads = {self.label(place): lead for place in self.places if (lead := self.lead(place, None)) is not None}
         if not leads:
-            return ""
+            return self._closest()
         ahead = [lead for lead in leads.values() if lead >= 0]
         ours = " or ".join(name for name in self.names if name in OURS)
         sizes = list(dict.fromkeys(f"{size:.1f}" for size in (min(ahead), max(ahead)))) if ahead else []
@@ -185,6 +185,17 @@ class Standing:
         said = f"{ours} leads on {len(ahead)} of {len(leads)} {lines}{by}, {self._snrs_in_words()}."
         behind = [f"{label} ({decibels(-lead)} dB)" for label, lead in leads.items() if lead < 0]
         return f"{said} Behind the best other estimator: {', '.join(behind)}." if behind else said
+
+    def _closest(self) -> str:
+        """Which estimator comes closest to the bounds on average; empty where no gap is known."""
+        gaps = {
+            name: [gap for place in self.places if (gap := self.gap(place, name)) is not None] for name in self.names
+        }
+        means = {name: sum(known) / len(known) for name, known in gaps.items() if known}
+        if not means:
+            return ""
+        best = min(means, key=lambda name: means[name])
+        return f"{best} comes closest to the bound: {signed(means[best])} dB, {self._snrs_in_words()}."
 
     def explanation(self) -> str:
         """How to read the tables."""

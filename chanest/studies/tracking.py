@@ -120,6 +120,30 @@ class TrackingStudy(ChannelStudy):
             tables.append(Table.of(title, heading, lines, bounds=int((rows["kind"] == "bound").sum())))
         return tables
 
+    def headline(self, frame: pd.DataFrame) -> str:
+        """What tracking gains on the last snapshot at the middle SNR, for the estimator that is then the best."""
+        snr = sorted(self.snr_db)[len(self.snr_db) // 2]
+        found = frame[frame["snr_db"] == snr] if len(frame) else frame
+        last = {
+            (row["name"], row["kind"]): row["nmse_db"][-1]
+            for _, row in found.iterrows()
+            if row["nmse_db"][-1] is not None
+        }
+        tracked = {name: level for (name, kind), level in last.items() if kind == "tracked" and (name, "alone") in last}
+        if not tracked:
+            return ""
+        best = min(tracked, key=lambda name: tracked[name])
+        bound = last.get((REFERENCE, "bound"))
+        words = (
+            f"Tracking takes {best} from {decibels(last[best, 'alone'])} to {decibels(tracked[best])} dB NMSE on snapshot "
+            f"{self.snapshots} at {snr:g} dB SNR"
+        )
+        return (
+            f"{words}."
+            if bound is None
+            else f"{words}; {get_bound(REFERENCE, self.problem).label}: {decibels(bound)} dB."
+        )
+
     def figures(self, frame: pd.DataFrame, folder: Path) -> list[Figure]:
         from chanest.plotting.studies import tracking_chart
 

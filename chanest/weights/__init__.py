@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, cast
 
 from chanest.bases.estimator import ChannelEstimator
 from chanest.bases.guard import Guarded
-from chanest.bases.modewise import Modewise, goes_mode_by_mode
+from chanest.bases.modewise import Modewise
 from chanest.estimators import estimator_class, estimator_names
 from chanest.problem import AnyProblem, ChannelProblem, as_problem
 from chanest.scenario import Scenario, load_scenario, scenario_names
 from chanest.uncertainty.calibration import Calibration
 from chanest.uncertainty.noise import NoiseModel
-from vlista_core import checkpoint
+from vlista_core.checkpoint import load, read_header
 from vlista_core.files import cache_folder, digest, file_digest
 from vlista_core.tensorfile import Json
 
@@ -68,7 +68,7 @@ def weights_for(name: str, problem: ChannelProblem, trained_on: str | None = Non
     What takes delay modes as one subcarrier each has that of the scenario, else of one with the same directions and arrays.
     """
     path = find_weights(name, trained_on or problem.scenario.name)
-    if path is not None or trained_on is not None or not goes_mode_by_mode(estimator_class(name), problem):
+    if path is not None or trained_on is not None or not estimator_class(name).goes_mode_by_mode(problem):
         return path
     found = (find_weights(name, scenario.name) for scenario in _with_same_directions(problem.scenario))
     return next((path for path in found if path is not None), None)
@@ -136,7 +136,7 @@ def uncalibrated(
 ) -> ChannelEstimator:
     """The estimator with the weights in `path`, None for one that needs none, as it is before calibration."""
     check_usable(name, problem, path, trained_on)
-    modewise = goes_mode_by_mode(estimator_class(name), problem)
+    modewise = estimator_class(name).goes_mode_by_mode(problem)
     one = problem.on_one_subcarrier() if modewise else problem
     estimator = estimator_class(name).build(one) if path is None else _read(name, path).for_problem(one)
     if estimator.signal_length != one.signal_length:
@@ -173,13 +173,13 @@ def check_usable(
         if cls.needs_fit or trained_on is not None:
             raise ValueError(f"{name} has no weights for {wanted}{_how_to_train(name, problem, trained_on)}")
         return
-    header = checkpoint.read_header(path)
+    header = read_header(path)
     origin, length = provenance(path), cast("dict[str, Json]", header["provenance"]).get("signal_length")
     if header["class"] != cls.__name__:
         raise ValueError(f"{path.name} holds a {header['class']}, not the {cls.__name__} of {name}; give another file")
     if cls.any_scenario:
         return
-    modewise = goes_mode_by_mode(cls, problem)
+    modewise = cls.goes_mode_by_mode(problem)
     needed = problem.signal_length // (problem.subcarriers if modewise else 1)
     if length != needed:
         raise ValueError(
@@ -302,7 +302,7 @@ def weights_digest(estimator: ChannelEstimator, weights: Path | None) -> str:
 
 def provenance(path: Path | str) -> dict[str, Json]:
     """What a weights file says of where it comes from."""
-    found = checkpoint.read_header(path).get("provenance")
+    found = read_header(path).get("provenance")
     return found if isinstance(found, dict) else {}
 
 
@@ -317,7 +317,7 @@ def _read(name: str, path: Path) -> ChannelEstimator:
 
 @lru_cache(maxsize=64)
 def _loaded(name: str, path: Path, modified: int, size: int) -> ChannelEstimator:
-    return checkpoint.load(path, expected=estimator_class(name))
+    return load(path, expected=estimator_class(name))
 
 
 @lru_cache(maxsize=256)

@@ -5,7 +5,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from chanest.bases.estimator import ChannelEstimator
-from chanest.bases.modewise import goes_mode_by_mode
 from chanest.covariances.lags import has_lags
 from chanest.estimators import estimator_class, estimator_names
 from chanest.fit import Fit, Report, silent
@@ -59,7 +58,7 @@ def train_estimator(
     with _only_writer(name, problem, folder) as target:
         cls.check(problem)
         cls.check_training(problem)
-        whole, problem = problem, problem.on_one_subcarrier() if goes_mode_by_mode(cls, problem) else problem
+        whole, problem = problem, problem.on_one_subcarrier() if cls.goes_mode_by_mode(problem) else problem
         before: dict[str, Json] = {}
         if start_from is None:
             estimator = cls.build(problem)

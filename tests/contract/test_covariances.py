@@ -12,6 +12,7 @@ from torch import Tensor
 from chanest.arrays import Array, upa
 from chanest.covariances.angular import AngularCovariance, AngularGrid
 from chanest.covariances.columns import ColumnCovariance, MainDirections
+from chanest.covariances.delay_angle import DelayAngleCovariance
 from chanest.covariances.delays import DelayCovariance
 from chanest.covariances.directions import DirectionCovariance, Directions
 from chanest.covariances.grid import GridCovariance
@@ -123,6 +124,12 @@ def _angular(dtype: torch.dtype, rx: Array) -> AngularCovariance:
     return AngularCovariance(_positive((BATCH, grid.atoms), dtype, 9), grid)
 
 
+def _delay_angle(dtype: torch.dtype, batch: int = BATCH) -> DelayAngleCovariance:
+    """Three modes, four delays."""
+    grid = AngularGrid(RX, TX, 1.5, dtype)
+    return DelayAngleCovariance(_normal((batch, 3, 4), dtype, 22), _positive((batch, 4, grid.atoms), dtype, 23), grid)
+
+
 def _paths(dtype: torch.dtype, rx: Array) -> PathCovariance:
     real = dtype.to_real()
     paths = Paths(_normal((BATCH, 3, 2), real, 10), _normal((BATCH, 3, 2), real, 11), rx, TX)
@@ -198,6 +205,8 @@ CASES = [
     CovarianceCase("grid, dual polarised", lambda dtype: _grid(dtype, DUAL, None)),
     CovarianceCase("angles", lambda dtype: _angular(dtype, RX), NARROW),
     CovarianceCase("angles, dual polarised", lambda dtype: _angular(dtype, DUAL)),
+    CovarianceCase("delays and angles", _delay_angle, WIDE),
+    CovarianceCase("delays and angles, shared", lambda dtype: _delay_angle(dtype, 1), WIDE),
     CovarianceCase("paths off the grid", lambda dtype: _paths(dtype, RX), NARROW),
     CovarianceCase("paths off the grid, dual polarised", lambda dtype: _paths(dtype, DUAL)),
 ]

@@ -84,6 +84,11 @@ def test_rays_are_those_of_the_channels(name: str) -> None:
         with pytest.raises(ValueError, match="whose rays nobody knows"):
             problem.rays(range(3), seed=4, split="test")
         return
+    if problem.users > 1:
+        assert drawn is None
+        with pytest.raises(ValueError, match=f"{problem.users} users, whose rays are not those of one channel"):
+            problem.rays(range(3), seed=4, split="test")
+        return
     rays = problem.rays(range(3), seed=4, split="test")
     assert drawn is not None
     for tensor, same in zip(rays.tensors(), drawn.tensors(), strict=True):

@@ -45,3 +45,7 @@ def test_a_recorded_run_is_read_and_shown(folder: str) -> None:
     tables = read.study.tables(read.frame)
     assert tables
     assert all(table.lines for table in tables)
+    if type(read.study).name in STUDIES:
+        said = read.study.headline(read.frame)
+        assert said.endswith("."), "every command ends with its figure"
+        assert said in (RESULTS / folder / "table.md").read_text(encoding="utf-8")

@@ -14,6 +14,7 @@ from chanest.cli import app as chanest_app
 from vlista_core.experiments.cli import app as experiments_app
 
 DOCS = Path(__file__).parents[2] / "docs"
+README = DOCS.parent / "README.md"
 PAGES = sorted(page for page in DOCS.rglob("*.md") if page.relative_to(DOCS).parts[0] not in ("notes", "results"))
 BLOCK = re.compile(r'```(python|toml)(?: title="(.*?)")?\n(.*?)```', flags=re.DOTALL)
 APPS = {"chanest": chanest_app, "python -m vlista_core.experiments": experiments_app}
@@ -29,7 +30,7 @@ def _commands(page: Path) -> list[tuple[str, str]]:
 
 
 def _name(page: Path) -> str:
-    return page.relative_to(DOCS).as_posix()
+    return page.relative_to(DOCS.parent).as_posix()
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if _blocks(page)], ids=_name)
@@ -43,7 +44,7 @@ def test_the_python_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pyte
             exec(compile(text, _name(page), "exec"), namespace)
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if _commands(page)], ids=_name)
+@pytest.mark.parametrize("page", [page for page in [*PAGES, README] if _commands(page)], ids=_name)
 def test_the_commands_of_a_page_are_understood(page: Path) -> None:
     for program, arguments in _commands(page):
         group = typer.main.get_command(APPS[program])

@@ -1,22 +1,11 @@
-"""Every Python snippet of the README runs by itself, as a reader would paste it."""
+"""What the README names is there; its Python blocks are run by `test_stranger.py`, its commands read by `test_guides.py`."""
 
 import re
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
-
-
-def test_every_python_snippet_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-    snippets = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
-    assert len(snippets) >= 4
-    for snippet in snippets:
-        exec(compile(snippet, "README.md", "exec"), {"__name__": "readme"})
 
 
 def test_files_that_the_readme_names_exist() -> None:

@@ -264,9 +264,9 @@ def test_mistakes_are_told_in_a_sentence() -> None:
     for level in (0.0, 1.0, -1.0):
         with pytest.raises(ValueError, match=r"level must be at least 0\.001 and less than 1"):
             NoveltyDetector.fit(problem, estimator=ls, level=level)
-    with pytest.raises(ValueError, match="frames must be at least 48, 4 for each of its 12 features"):
+    with pytest.raises(ValueError, match="frames to learn from must be at least 48, 4 for each of its 12 features"):
         NoveltyDetector.fit(problem, estimator=ls, frames=40)
-    with pytest.raises(ValueError, match="frames must be"):
+    with pytest.raises(ValueError, match="frames to learn from must be"):
         NoveltyDetector.fit(problem, estimator=ls, frames=0)
     with pytest.raises(ValueError, match="snr_db must be one or more finite numbers"):
         NoveltyDetector.fit(problem, estimator=ls, snr_db=())

@@ -46,8 +46,10 @@ def test_every_scenario_gives_what_it_says(name: str) -> None:
     else:
         with pytest.raises(ValueError, match=f"one snapshot; a sample of {name} has {problem.snapshots}"):
             problem.dictionary()
-    h, _ = problem.source.sample(16 * problem.snapshots, seed=0)
-    torch.testing.assert_close(batch.matrices().reshape(h.shape), h)
+    users = problem.users
+    h, _ = problem.source.sample(16 * users * problem.snapshots, seed=0)
+    of_users = h.reshape(16, users, -1, *h.shape[-2:]).movedim(1, -2)  # antennas of all users side by side
+    torch.testing.assert_close(batch.matrices(), of_users.flatten(-2))
 
 
 @pytest.mark.parametrize("name", ["cdl_c_upa64x4", "hybrid_64x16", "swomp_32x32"])

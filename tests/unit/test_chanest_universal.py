@@ -15,6 +15,7 @@ from torch import Tensor
 from chanest.arrays import Array, ula, upa
 from chanest.bases.guard import Guarded
 from chanest.covariances.angular import AngularCovariance, AngularGrid, GridView
+from chanest.covariances.flat import seen_flat
 from chanest.covariances.offgrid import Paths
 from chanest.covariances.refining import LEFT, around, improve, peaks, take_off
 from chanest.estimators.universal import Universal
@@ -151,8 +152,8 @@ def test_peaks_are_taken_off_the_grid_to_where_the_paths_are() -> None:
     inside, unit = scaled(measured)
     prior, determined = _plain_powers(inside, rx, tx)
     alone = condition(prior, inside)
-    off, left, evidence = take_off(peaks(prior, determined, most=8), prior, inside, rounds=5)
-    refined = condition(off.with_grid(replace(prior, powers=left)), inside)
+    off, rest, evidence = take_off(peaks(prior, determined, most=8), prior, inside, rounds=5)
+    refined = condition(off.with_grid(rest), inside)
     torch.testing.assert_close(evidence, refined.log_evidence, rtol=1e-3, atol=0.5)
     assert bool((evidence > alone.log_evidence).all())
     assert nmse_db(unit[:, None] * refined.mean, signal) < nmse_db(unit[:, None] * alone.mean, signal) - 3.0
@@ -163,9 +164,9 @@ def test_what_one_path_leaves_on_the_grid_becomes_the_next() -> None:
     signal, measured, rx, tx = _few_paths(24, 20.0)
     inside, unit = scaled(measured)
     prior, determined = _plain_powers(inside, rx, tx)
-    first, left, evidence = take_off(peaks(prior, determined, most=1), prior, inside, rounds=5)
+    first, rest, evidence = take_off(peaks(prior, determined, most=1), prior, inside, rounds=5)
     assert bool((first.count == 1).all())
-    rest = replace(prior, powers=left)
+    left = rest.powers
     both = first.and_more(peaks(rest, determined * left / prior.powers, most=1))
     kept = torch.where(around(both, prior.grid), LEFT * left, left)
     both = improve(both, replace(prior, powers=kept), inside, rounds=8)
@@ -272,3 +273,34 @@ def test_a_guard_is_no_part_of_the_file(tmp_path: Path) -> None:
     assert isinstance(guarded, Guarded)
     assert isinstance(guarded.guard, Universal)
     assert not any(name.startswith("guard") for name in guarded.state_dict())
+
+
+@pytest.mark.parametrize(("rx", "tx", "chains"), LINKS)
+def test_equal_powers_are_seen_as_any_powers_are(rx: Array, tx: Array, chains: int) -> None:
+    """By C⁻¹ of pilots alone where the receiver is digital, and the same numbers as by C as a whole."""
+    phi, grid = _front_end(rx, tx, chains), AngularGrid(rx, tx, 1.25)
+    y = torch.randn(phi.batch, phi.shape[0], dtype=torch.complex64, generator=torch.Generator().manual_seed(4))
+    measured = Measurement(y, phi, torch.tensor([0.1, 1.0, 10.0]))
+    level, view = torch.tensor([0.3, 0.03, 0.1]), GridView(grid, phi)
+    whitened, expected = seen_flat(level, view, measured)
+    posterior = condition(AngularCovariance(level[:, None].expand(-1, grid.atoms), grid, view), measured)
+    torch.testing.assert_close(whitened, posterior.whitened, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(expected, view.forms(posterior.precision), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(("rx", "tx", "chains"), LINKS)
+def test_a_peak_gathers_what_lies_within_one_point_of_it(rx: Array, tx: Array, chains: int) -> None:
+    """Two waves of known power, each among atoms of a small power: the strongest first, with their neighbours' powers."""
+    grid = AngularGrid(rx, tx, 1.5)
+    powers = torch.full((1, grid.atoms), 1e-3)
+    field = powers.view(1, *grid.shape)
+    at = [points // 2 for points in grid.shape]
+    field[0, 0, at[1], at[2], 0, at[4], at[5]] = 1.0
+    found = peaks(AngularCovariance(powers, grid), torch.ones_like(powers), most=1)
+    directions = 3 ** sum(points > 1 for points in grid.axes)
+    pairs = torch.full((len(tx.slants) * len(rx.slants),), directions * 1e-3)
+    pairs[0] += 1.0 - 1e-3
+    torch.testing.assert_close(found.powers[0, 0], pairs)
+    marked = around(found, grid).reshape(grid.shape)
+    assert int(marked.sum()) == directions * len(tx.slants) * len(rx.slants)
+    assert bool(marked[0, at[1], at[2], 0, at[4], at[5]])

@@ -16,7 +16,9 @@ from chanest.channels.rays import Rays
 from chanest.covariances.evidence import SpectralFamily
 from chanest.covariances.lags import LagCovariance
 from chanest.estimators import estimator_class, estimator_names
+from chanest.estimators.product_lmmse import ProductLMMSE
 from chanest.fit import Fit
+from chanest.networks.spectra import blind_error
 from chanest.problem import ChannelBatch, ChannelProblem
 from chanest.recordings import RecordedPilots, ScenarioRecordings, recorded_pilots
 from chanest.scenario import Scenario
@@ -73,8 +75,8 @@ class Poisoned(ChannelProblem):
         raise AssertionError("channels and rays were asked for")
 
 
-def test_there_are_the_four() -> None:
-    assert ABLE == ["lmmse", "gmm", "gated-lmmse", "universal"]
+def test_there_are_the_five() -> None:
+    assert sorted(ABLE) == ["gated-lmmse", "gmm", "lmmse", "product-lmmse", "universal"]
 
 
 @pytest.mark.parametrize("name", ABLE)
@@ -108,6 +110,20 @@ def test_weights_say_that_they_are_from_pilots_and_have_no_calibration(name: str
     assert isinstance(said["validation_log_evidence"], float)
     assert "validation_nmse_db" not in said
     assert not list(tmp_path.glob("*.calibration.json"))
+
+
+def test_the_blind_error_of_product_lmmse_is_the_error_and_a_constant() -> None:
+    """That of a recording with other noise than the estimate has seen: 1 + 1/a, a = ½, above the error in Φh."""
+    batch, estimator = _problem().sample(3000, seed=4), ProductLMMSE.build(_problem())
+    measured = Measurement(batch.y, batch.phi, batch.noise_var)
+    with torch.no_grad():
+        blind = blind_error(estimator, measured, torch.Generator().manual_seed(6))
+        noise = torch.randn(batch.y.shape, dtype=batch.y.dtype, generator=torch.Generator().manual_seed(6))
+        noisier = batch.y + (0.5 * batch.noise_var).sqrt()[:, None] * noise
+        found = estimator.estimate(noisier, batch.phi, 1.5 * batch.noise_var).signal
+    wrong = batch.phi.apply(found - batch.signal).abs().square().mean(1) / batch.noise_var
+    assert float(blind - wrong.mean()) == pytest.approx(3.0, abs=0.06)
+    assert 0.05 < float(wrong.mean()) < 1.0
 
 
 def test_steps_of_the_powers_raise_the_evidence_and_leave_the_truth_where_it_is() -> None:

@@ -14,6 +14,7 @@ from vlista_core.experiments import baselines, image_models, images, paper_recip
 from vlista_core.experiments.image_models import OURS, recipes_of
 from vlista_core.experiments.images import ImageTable, Mnist, MnistFixed
 from vlista_core.experiments.recipes import Recipe
+from vlista_core.models import ADLISTA, DLISTA
 from vlista_core.models.distributions import Gaussian
 from vlista_core.study import Cell, Context
 
@@ -140,6 +141,19 @@ def test_the_papers_recipe_has_its_rates_and_a_matrix_for_every_image() -> None:
     assert rates == {"reconstruction": 1e-2, "augmentation": 1e-3}
     assert (trainer.weight_decay, trainer.batch_size, trainer.schedule, recipe.sharing) == (5e-4, 128, "plateau", 1)
     assert (network.layers, network.loss) == (3, "mse")
+
+
+def test_a_dlista_starts_where_dlista_starts() -> None:
+    """From the thresholds of its own grid on random dictionaries it was slower than DLISTA, whatever it adapted to."""
+    problem = ImageProblem(data=_toy(), rows=40, centred=True, sharing=1)
+    batch = problem.sample(4, seed=0, split="train")
+    plain, adaptive = (paper_recipe.build(name, problem, 0) for name in ("dlista", "a-dlista"))
+    assert isinstance(plain, DLISTA)
+    assert isinstance(adaptive, ADLISTA)
+    for found, layers in zip(zip(*plain.scalars(batch.noise_var), strict=True), ("step", "threshold"), strict=True):
+        expected = torch.stack(found).log().mean().exp()
+        for layer in adaptive.unroll(batch.y, batch.phi, batch.noise_var):
+            torch.testing.assert_close(getattr(layer, layers), expected.expand(4))
 
 
 def test_the_papers_squared_error_is_a_mean_over_images_and_lista_learns_at_its_own_rate() -> None:

@@ -11,10 +11,11 @@ DLISTA ends below LISTA (docs/notes/what-a-dlista-adapts-to.md). LISTA, of whose
 at 1e-2 its free matrices are noise after a few steps. Dictionaries start as Gaussian matrices with atoms of unit norm on
 average, steps and thresholds at the best of a grid on training images (`start_from`); fresh draws for ever; a plateau is
 `PATIENCE` validations without a new best, and training ends at the one after the second drop, or at a cap that the row names;
-the weights with the best validation loss are kept. DLISTA's steps and thresholds count as reconstruction. VLISTA: one draw of
-the dictionaries per sample and step, δ such that doubt may be a tenth of the squared error with which training starts, the
-conditional prior evaluated for one sample in sixteen. The printed parameters come to a width of 32 of that prior; ours is 8:
-evaluated rarely, a wide one teaches the posterior little but noise; evaluated often, it takes most of the time.
+the weights with the best validation loss are kept. DLISTA's steps and thresholds count as reconstruction; A-DLISTA starts at
+theirs, averaged over the layers (`start_beside`). VLISTA: one draw of the dictionaries per sample and step, δ such that doubt
+may be a tenth of the squared error with which training starts, the conditional prior evaluated for one sample in sixteen. The
+printed parameters come to a width of 32 of that prior; ours is 8: evaluated rarely, a wide one teaches the posterior little but
+noise; evaluated often, it takes most of the time.
 """
 
 import math
@@ -31,6 +32,7 @@ from vlista_core.estimate import Estimate, Estimator
 from vlista_core.experiments.recipes import Metric, Recipe, started
 from vlista_core.linops import LinearMap
 from vlista_core.models import ADLISTA, DLISTA, LISTA, VLISTA, UnfoldedModel
+from vlista_core.models.augmentation import PaperAugmentation
 from vlista_core.models.distributions import Gaussian
 from vlista_core.problems import Batch
 from vlista_core.study import Row
@@ -44,11 +46,11 @@ PATIENCE, DROPS = 4, 2
 PRIOR_SHARE = 16
 DOUBT = 0.1
 """Of VLISTA: the share of the error that its doubt may be, which sets δ."""
-CAPS = {"lista": (2000, 800, 400), "dlista": (2000, 1000, 400), "a-dlista": (800, 400, 80), "vlista": (80, 20, 10)}
+CAPS = {"lista": (2000, 800, 400), "dlista": (2000, 1000, 400), "a-dlista": (2000, 400, 80), "vlista": (80, 20, 10)}
 """Most steps, by network: at half size, at full size, and there with more than `_MANY` measurements."""
 _MANY = 100
-_SELDOM, _OFTEN = 50, 10
-"""Steps between validations; the second where a step takes seconds."""
+_SELDOM, _OFTEN, _FEW = 50, 10, 100
+"""Steps between validations, so that plateaus of all networks are as long; the second where steps are at most the third."""
 NETWORKS = (*CAPS, "vlista-constant")
 PRIOR_WIDTH = 8
 """Of VLISTA's conditional prior."""
@@ -67,8 +69,7 @@ def recipe_for(name: str, problem: ImageProblem) -> "PaperRecipe":
     name, large = name.removesuffix("-constant"), problem.signal_length > _HALF
     cap = CAPS[name][large + (large and problem.measurements > _MANY)]
     if name != "vlista":
-        slow = large and name == "a-dlista"
-        return PaperRecipe(cap, validate_every=_OFTEN if slow else _SELDOM)
+        return PaperRecipe(cap, validate_every=_SELDOM if cap > _FEW else _OFTEN)
     dictionaries = 128 * problem.signal_length**2
     slices = min(128, 2 ** math.ceil(math.log2(max(1.0, dictionaries / _ENTRIES))))
     return PaperRecipe(cap, slices=slices, validate_every=_OFTEN, validation_samples=64)
@@ -219,7 +220,8 @@ def build(name: str, problem: ImageProblem, seed: int) -> UnfoldedModel:
         case "dlista":
             model = DLISTA(psi, layers=LAYERS)
         case "a-dlista":
-            model = ADLISTA(psi, layers=LAYERS, augmentation="paper", generator=generator)
+            adaptive = ADLISTA(psi, layers=LAYERS, augmentation="paper", generator=generator)
+            return start_beside(adaptive, started(DLISTA(psi, layers=LAYERS), problem, seed))
         case "vlista" | "vlista-constant":
             model = VLISTA(
                 psi, m, layers=LAYERS, doubt=DOUBT, prior_width=PRIOR_WIDTH,
@@ -228,6 +230,20 @@ def build(name: str, problem: ImageProblem, seed: int) -> UnfoldedModel:
         case _:
             raise ValueError(f"the paper's recipe has no network {name!r}")
     return started(model, problem, seed)
+
+
+@torch.no_grad()
+def start_beside(network: ADLISTA, plain: DLISTA) -> ADLISTA:
+    """Start the paper's augmentation at the steps and thresholds of `plain`, their geometric means over its layers.
+
+    The grid of `ADLISTA.start_from` asks what the untrained network does best; with random dictionaries that is next to nothing
+    anywhere, and it takes thresholds so small that learning starts slowly (docs/notes/what-a-dlista-adapts-to.md).
+    """
+    augmentation = network.augmentation
+    assert isinstance(augmentation, PaperAugmentation)
+    steps, thresholds = zip(*plain.scalars(torch.zeros(1)), strict=True)
+    augmentation.start(*(float(torch.stack(values).log().mean().exp()) for values in (steps, thresholds)))
+    return network
 
 
 def train(

@@ -3,16 +3,27 @@
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
+
+from vlista_core.linalg import has_values
 
 _BLOCK_BYTES = 64 * 2**20
 _DEAD = 64.0
 """Columns shorter than so many units of rounding of the longest are dead. What Φ does not see of Ψ is left with a length of one
 to six units, whatever the precision, because an entry of ΦΨ is off by about one unit of ‖φ‖‖ψ‖; 64 is 7.6e-6 of the longest
 in single and 1.4e-14 in double precision, far below any column that a measurement in that precision can tell from noise."""
+
+
+@cache
+def _start(n: int) -> Tensor:
+    """Where power iterations start: [n], of length one."""
+    start = torch.randn(n, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    unit: Tensor = start / start.norm()
+    return unit
 
 
 class LinearMap(ABC):
@@ -167,8 +178,7 @@ class LinearMap(ABC):
         `tolerance`, so the result does not depend on what else is in the batch. The value is a lower estimate.
         """
         n = self.shape[1]
-        start = torch.randn(n, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-        x = (start / start.norm()).to(self.dtype).to(self.device).expand(self.batch or 1, n)
+        x = _start(n).to(self.dtype).to(self.device).expand(self.batch or 1, n)
         norm = torch.zeros(x.shape[0], dtype=x.real.dtype, device=self.device)
         settled = torch.zeros(x.shape[0], dtype=torch.bool, device=self.device)
         for step in range(iterations):
@@ -177,7 +187,7 @@ class LinearMap(ABC):
             now_settled = settled | ((value - norm).abs() <= tolerance * value)
             norm = torch.where(settled, norm, value)
             settled = now_settled
-            if step % 8 == 7 and (settled.is_meta or bool(settled.all())):
+            if step % 8 == 7 and (settled.is_meta or (has_values(settled) and bool(settled.all()))):
                 break
             x = self.adjoint(forward)
             x = x / torch.linalg.vector_norm(x, dim=1, keepdim=True).clamp_min(torch.finfo(x.real.dtype).tiny)
