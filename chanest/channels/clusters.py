@@ -69,6 +69,14 @@ class ClusterSource(ChannelSource):
     specular: float = 0.25
     """Share of the samples whose clusters have no spread: 20 rays in one direction are one path that fades."""
     spread: Range = (0.05, 30.0)
+    bs_spread: Range | None = None
+    """At the base station, where that differs from `spread`."""
+    ue_spread: Range | None = None
+    """At the user."""
+    one_spread: bool = False
+    """Whether all clusters of a sample are as wide, at each end."""
+    bs_ahead: bool = False
+    """Whether the clusters at the base station lie around azimuth zero, where those of TR 38.901 have the user."""
     zenith_ratio: Range = (0.1, 0.6)
     """Spread in zenith over that in azimuth; uniform."""
     concentrated: float = 0.5
@@ -154,7 +162,10 @@ class ClusterSource(ChannelSource):
         return delays, powers / powers.sum(1, keepdim=True)
 
     def _directions(self, end: End, sample: _Draws, cluster: _Draws, ray: _Draws) -> _Directions:
+        at_base = (end == "tx") == (self.direction == "downlink")
         mean_azimuth = math.pi * (2 * sample[f"{end}_around"] - 1)
+        if at_base and self.bs_ahead:
+            mean_azimuth = torch.zeros_like(mean_azimuth)
         mean_zenith = torch.acos(1 - 2 * sample[f"{end}_up"])
         concentration = _log_within(sample[f"{end}_concentration"], self.concentration)
         concentration = concentration * (sample[f"{end}_concentrated"] < self.concentrated)
@@ -167,7 +178,10 @@ class ClusterSource(ChannelSource):
         height = lifted[:, None] + elevation[:, None] * _gaussian(cluster[f"{end}_height"])
         mean_zenith = torch.where(level, _HORIZON - lifted, mean_zenith)
         zenith = torch.where(level[:, None], (_HORIZON - height).clamp(0.0, math.pi), zenith)
-        spread = torch.deg2rad(_log_within(cluster[f"{end}_spread"], self.spread))
+        widths = cluster[f"{end}_spread"]
+        widths = widths[:, :1].expand_as(widths) if self.one_spread else widths
+        ends = (self.bs_spread if at_base else self.ue_spread) or self.spread
+        spread = torch.deg2rad(_log_within(widths, ends))
         spread = (spread * (sample["specular"] >= self.specular)[:, None])[:, :, None]
         narrower = _within(sample[f"{end}_narrower"], self.zenith_ratio)[:, None, None]
 

@@ -29,7 +29,7 @@ from vlista_core.linops import LinearMap
 from vlista_core.prox import squared_modulus
 from vlista_core.tensorfile import Json
 
-OVERSAMPLING = (1.25, 1.25, 1.5, 1.75, 1.75, 1.75)
+OVERSAMPLING = (1.25, 1.5, 1.75, 1.75)
 _WIDTH, _PATH_LAYERS = 24, 2
 _CHUNK_ENTRIES = 2**18
 """Atoms times samples of a chunk."""

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from chanest.covariances.angular import AngularGrid, group_by_group
 
-_OWN, _SHARED, _PLACE, _CONTEXT = 16, 4, 2, 6
-"""Numbers that a layer sees: of an atom, of what shares its departure or its arrival, of the place of that, of a sample."""
+_OWN, _SHARED, _PLACE, _CONTEXT, _WHOLE = 16, 8, 2, 6, 7
+"""Numbers that a layer sees: of an atom, of what shares its departure or its arrival, of the place of that, of a sample, of its
+whole spectrum."""
 _GROUP = 2**14
 """Atoms times samples of which a layer sees all numbers at once: what they need stays in cache."""
 _LEAST_DETERMINED, _LEAST_POWER = 1e-8, 1e-6
@@ -45,9 +46,11 @@ class Features(NamedTuple):
     own: Tensor
     """[batch, 16, atoms]."""
     departing: Tensor
-    """[batch, 4, departures], of each polarisation."""
+    """[batch, 8, departures], of each polarisation."""
     arriving: Tensor
-    """[batch, 4, arrivals], of each polarisation."""
+    """[batch, 8, arrivals], of each polarisation."""
+    whole: Tensor
+    """How much the powers and the ratios g/q differ over atoms, departures and arrivals: [batch, 7]."""
 
 
 class AtomLayer(nn.Module):
@@ -58,7 +61,9 @@ class AtomLayer(nn.Module):
         self.enter = nn.Linear(_OWN, width, bias=False)
         self.departing = nn.Linear(_SHARED + _PLACE, width)
         self.arriving = nn.Linear(_SHARED + _PLACE, width, bias=False)
-        self.context = nn.Linear(_CONTEXT + width, width)
+        self.of_departing, self.of_arriving = (nn.Linear(width, width, bias=False) for _ in range(2))
+        self.context = nn.Linear(_CONTEXT + _WHOLE + width, width)
+        self.of_context = nn.Linear(width, width)
         self.middle = nn.Linear(width, width)
         self.leave = nn.Linear(width, 2)
 
@@ -68,11 +73,12 @@ class AtomLayer(nn.Module):
         Atoms come last: every product is a few rows times a long one, and nothing is transposed.
         """
         departing_at, arriving_at = (place.to(context) for place in grid.coordinates)
-        departing = _of_end(self.departing, features.departing, departing_at)
-        arriving = _of_end(self.arriving, features.arriving, arriving_at)
+        departing = _of_end(self.departing, self.of_departing, features.departing, departing_at)
+        arriving = _of_end(self.arriving, self.of_arriving, features.arriving, arriving_at)
         hidden = (departing[:, :, :, None] + arriving[:, :, None]).flatten(2)
         hidden = hidden.baddbmm_(self.enter.weight.expand(len(hidden), -1, -1), features.own)
-        everywhere = self.context(torch.cat([context, torch.relu(hidden).mean(2)], 1))
+        everywhere = self.context(torch.cat([context, features.whole, torch.relu(hidden).mean(2)], 1))
+        everywhere = everywhere + self.of_context(torch.relu(everywhere))
         hidden = hidden.add_(everywhere[:, :, None]).relu_()
         more = _mapped(self.middle.weight, hidden, self.middle.bias[:, None]).relu_()
         first = _mapped(self.leave.weight, hidden, self.leave.bias[:, None])
@@ -80,10 +86,11 @@ class AtomLayer(nn.Module):
         return scale, shift
 
 
-def _of_end(layer: nn.Linear, seen: Tensor, place: Tensor) -> Tensor:
-    """What one end shares. seen: [batch, 4, directions], place: [directions, 2] -> [batch, rows, directions]."""
+def _of_end(layer: nn.Linear, more: nn.Linear, seen: Tensor, place: Tensor) -> Tensor:
+    """What one end shares. seen: [batch, 8, directions], place: [directions, 2] -> [batch, rows, directions]."""
     weight, of_place = layer.weight.split([_SHARED, _PLACE], 1)
-    return _mapped(weight, seen, nn.functional.linear(place, of_place, layer.bias).mT)
+    hidden = _mapped(weight, seen, nn.functional.linear(place, of_place, layer.bias).mT)
+    return _mapped(more.weight, torch.relu(hidden), hidden)
 
 
 def _mapped(weight: Tensor, maps: Tensor, bias: Tensor) -> Tensor:
@@ -108,8 +115,8 @@ def _of_atoms(grid: AngularGrid, seen: Seen, log_powers: Tensor) -> Features:
 
     Its step, log p·q, log p relative to the mean; the mean step around it; then, as logarithms of means: the powers around it,
     before and after the plain step, and the ratios g/q around it, near and far; both over all atoms that share its departure,
-    its arrival, its row of departures or its row of arrivals. A mean is taken before the logarithm: a strong neighbour leaks,
-    and the mean of g/q over many atoms tells their power where noise hides that of each.
+    its arrival, its row of departures or its row of arrivals, or what surrounds these. A mean is taken before the logarithm: a
+    strong neighbour leaks, and the mean of g/q over many atoms tells their power where noise hides that of each.
     """
     batch = len(log_powers)
     powers = log_powers.exp()
@@ -126,16 +133,25 @@ def _of_atoms(grid: AngularGrid, seen: Seen, log_powers: Tensor) -> Features:
     own = torch.stack([*steps, *(each.reshape(batch, -1) for each in (*of_steps, *means))], 1)
     _log_mean(own[:, len(steps) + len(of_steps) :])
     departing, arriving = maps[::2].mean((5, 6, 7)), maps[::2].mean((2, 3, 4))
-    return Features(own, _shared(departing), _shared(arriving))
+    whole = torch.cat([contrast(each.flatten(2)) for each in (maps[:3], departing, arriving)])
+    return Features(own, _shared(departing), _shared(arriving), whole.mT)
+
+
+def contrast(values: Tensor) -> Tensor:
+    """Logarithm of the mean square over the squared mean. values: [maps, batch, any] -> [maps, batch]."""
+    means = values.mean(2)
+    return torch.log((values.square().mean(2) + _LEAST_POWER) / (means.square() + _LEAST_POWER)).mul_(0.25)
 
 
 def _shared(means: Tensor) -> Tensor:
-    """Means over all atoms that share a direction of one end, and over those of its row, as logarithms: [batch, 4, directions].
+    """Means over all atoms that share a direction of one end, over those of its row, and over those of its surroundings, near
+    and far, as logarithms: [batch, 8, directions].
 
     means: [2, batch, pol, columns, rows].
     """
     rows = means.mean((2, 3), keepdim=True).expand_as(means)
-    return _log_mean(torch.cat([means, rows]).flatten(2).transpose(0, 1))
+    near = smoothed(means, (3, 4), 1)
+    return _log_mean(torch.cat([means, rows, near, smoothed(near, (3, 4), 2)]).flatten(2).transpose(0, 1))
 
 
 def _log_mean(means: Tensor) -> Tensor:

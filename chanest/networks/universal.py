@@ -102,7 +102,8 @@ class UniversalNetwork(nn.Module):
         initialise(self, generator)
         with torch.no_grad():
             for layer in (*self.layers, *self.path_layers):
-                layer.get_parameter("leave.weight").zero_()
+                for name in ("leave", "of_departing", "of_arriving", "of_context"):
+                    layer.get_parameter(f"{name}.weight").zero_()
         self.price = nn.Parameter(torch.tensor([1.0, 1.0, 0.0]))
         """Of a path: in all, for each axis along which it has a direction, for each pair of polarisations; in nats."""
         self.steepness = nn.Parameter(torch.tensor(-0.75))

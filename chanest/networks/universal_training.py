@@ -1,22 +1,24 @@
 """How `universal` learns: channels of broad families; arrays, pilots and front ends change with every batch.
 
 Weights are shared by all atoms of all grids, so most is learned on small arrays, where a step takes a tenth of the time.
-Channels are of the family `clusters` and, for a share of the batches, of users of a cell of TR 38.901. Nothing else is drawn
-from: CDL, streets, the spatial channel model and whatever users bring are unseen. Channels are of unit power each, and so
-blind to path loss.
+Channels are of the family `clusters`, over all of its ranges or, for a share of the batches, over those that TR 38.901 speaks
+of in general: many clusters of twenty rays, narrow at the base station and wide at the user, all near the horizon. Another
+share is of users of a cell of TR 38.901. Nothing else is drawn from: CDL, streets, the spatial channel model and whatever users
+bring are unseen. Channels are of unit power each, and so blind to path loss.
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 import torch
 from torch import Tensor
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from chanest.arrays import Array, Polarization, Sector, upa
 from chanest.bases.site import SiteDraws, learn_site, validated
-from chanest.channels.clusters import ClusterSource
+from chanest.channels.clusters import ClusterSource, Range
 from chanest.channels.source import ChannelSource, Direction
 from chanest.channels.system_level import BS_SECTOR, UE_SECTOR, Environment, SystemLevelSource
 from chanest.fit import Clock, Fit
@@ -34,6 +36,24 @@ from vlista_core.tensorfile import Json
 if TYPE_CHECKING:
     from chanest.estimators.universal import Universal
 
+
+class Ranges(TypedDict):
+    """Fields of `ClusterSource`."""
+
+    clusters: tuple[int, int]
+    specular: float
+    bs_spread: Range
+    ue_spread: Range
+    zenith_ratio: Range
+    concentrated: float
+    concentration: Range
+    level: float
+    elevation: Range
+    shadowing_db: Range
+    line_of_sight: float
+    k_factor_db: Range
+
+
 SMALL = (
     ((1, 8), (1, 1)), ((1, 16), (1, 1)), ((1, 12), (1, 4)), ((2, 4), (1, 2)), ((4, 4), (1, 1)), ((4, 4), (1, 2)),
     ((1, 16), (1, 2)), ((3, 5), (2, 2)), ((2, 8), (1, 2)), ((1, 1), (4, 4)), ((1, 2), (1, 16)),
@@ -43,17 +63,27 @@ LARGE = (
     ((4, 8), (2, 2)), ((1, 32), (1, 2)), ((8, 8), (2, 2)), ((6, 6), (1, 2)), ((8, 8), (1, 1)), ((8, 4), (2, 2)),
     ((1, 40), (1, 1)), ((10, 5), (1, 1)), ((1, 1), (1, 48)),
 )  # fmt: skip
-_DUAL, _HYBRID, _TILTED, _CELLS = 0.12, 0.15, 0.3, 0.25
-"""Shares of batches: two polarisations at both ends, fewer chains than antennas, arrays that tilt, users of a cell."""
+_DUAL, _HYBRID, _TILTED, _CELLS, _MANY = 0.15, 0.15, 0.3, 0.2, 0.15
+"""Shares of batches: two polarisations at both ends, fewer chains than antennas, arrays that tilt, users of a cell, many wide
+clusters."""
 _SPECULAR = 0.4
 """Share of the channels of the family `clusters` whose clusters have no spread."""
+_MANY_CLUSTERS: Ranges = {
+    "clusters": (5, 24), "specular": 0.0, "bs_spread": (1.0, 6.0), "ue_spread": (5.0, 20.0), "zenith_ratio": (0.2, 0.7),
+    "concentrated": 0.8, "concentration": (1.0, 30.0), "level": 1.0, "elevation": (2.0, 15.0), "shadowing_db": (2.0, 6.0),
+    "line_of_sight": 0.2, "k_factor_db": (-5.0, 10.0),
+}  # fmt: skip
+"""Ranges of the family `clusters` of which TR 38.901 speaks in general, none of them of a profile: see `ClusterSource`."""
 _ENVIRONMENTS: tuple[Environment, ...] = ("umi", "uma", "rma", "inh")
 _MOST_MEASUREMENTS = 128
-_SNR_DB = (-12.0, 40.0)
+_SNR_DB, _LOW_SNR_DB = (-12.0, 40.0), (-8.0, 20.0)
+"""Of one half of the batches, and of the other."""
 _GRID, _EARLY = 0.5, 0.12
 """Weights of the loss of the grid alone, and of each layer before an answer."""
-_LEAST_ERROR = 1e-5
-_BATCH, _RATE = 64, 5e-3
+_LEAST_ERROR, _NEAR_DB = 1e-5, 3.0
+"""What is added to an NMSE before the logarithm; how near in SNR samples of one kind are that are judged together."""
+_BATCH, _RATE, _DECAY = 64, 3e-3, 0.995
+"""Samples of a step, the rate at first, and what the running mean of the weights keeps at every step."""
 _LARGE_SHARES = (0.1, 0.6)
 """Of batches with large arrays, at the beginning and at the end."""
 _VALIDATED = 200
@@ -74,6 +104,8 @@ class Drawn(NamedTuple):
     measured: Measurement
     rx: Array
     tx: Array
+    one_kind: bool = False
+    """Whether the channels are alike enough for their errors to be added up."""
 
 
 class BroadDraws:
@@ -86,14 +118,14 @@ class BroadDraws:
         """Batch `number`. large: the share of batches with large arrays."""
         (generator,) = sample_generators(self.seed, "train", [number], "universal")
         rx, tx = self._arrays(generator, large)
-        source = self._source(generator, rx, tx)
+        source, one_kind = self._source(generator, rx, tx)
         signal = self._channels(number, source)
         phi = self._front_end(generator, rx, tx)
-        low, high = _SNR_DB
+        low, high = _LOW_SNR_DB if _uniform(generator) < 0.4 else _SNR_DB
         noise_var = 10 ** (-(low + (high - low) * torch.rand(len(signal), generator=generator)) / 10)
         arriving = torch.randn(len(signal), phi.pilots * phi.antennas, dtype=signal.dtype, generator=generator)
         y = phi.apply(signal) + phi.combine(noise_var.sqrt()[:, None] * arriving)
-        return Drawn(signal, Measurement(y, phi, noise_var), rx, tx)
+        return Drawn(signal, Measurement(y, phi, noise_var), rx, tx, one_kind)
 
     def _arrays(self, generator: torch.Generator, large: float) -> tuple[Array, Array]:
         pairs = LARGE if _uniform(generator) < large else SMALL
@@ -101,19 +133,30 @@ class BroadDraws:
         slants: Polarization = "cross" if _uniform(generator) < _DUAL and pairs is SMALL else "V"
         return upa(*received, polarization=slants), upa(*sent, polarization=slants)
 
-    def _source(self, generator: torch.Generator, rx: Array, tx: Array) -> ChannelSource:
+    def _source(self, generator: torch.Generator, rx: Array, tx: Array) -> tuple[ChannelSource, bool]:
+        """The source of a batch, and whether its channels are of one kind."""
         tilt = 0.5 if _uniform(generator) < _TILTED else 0.0
-        cell, which = _uniform(generator) < _CELLS, int(_uniform(generator) * len(_ENVIRONMENTS))
+        kind, which = _uniform(generator), int(_uniform(generator) * len(_ENVIRONMENTS))
         direction: Direction = "downlink" if tx.ports >= rx.ports else "uplink"
         bs, ue = (tx, rx) if direction == "downlink" else (rx, tx)
-        if cell:
+        if kind < _CELLS:
             base, user = (replace(sector, tilt_spread=tilt / 2) for sector in (BS_SECTOR, UE_SECTOR))
             environment = _ENVIRONMENTS[which]
-            return SystemLevelSource(
+            cell = SystemLevelSource(
                 bs, ue, direction=direction, environment=environment, bs_sector=base, ue_sector=user
             )
+            return cell, True
         around = Sector(yaw_spread=math.pi, tilt_spread=tilt)
-        return ClusterSource(bs, ue, direction=direction, bs_sector=around, ue_sector=around, specular=_SPECULAR)
+        if kind < _CELLS + _MANY:
+            ahead = _uniform(generator) < 0.6
+            sector = replace(BS_SECTOR, tilt_spread=tilt / 2) if ahead else around
+            many = ClusterSource(
+                bs, ue, direction=direction, bs_sector=sector, ue_sector=replace(around, tilt_spread=tilt / 2),
+                bs_ahead=ahead, one_spread=_uniform(generator) < 0.7, **_MANY_CLUSTERS,
+            )  # fmt: skip
+            return many, True
+        broad = ClusterSource(bs, ue, direction=direction, bs_sector=around, ue_sector=around, specular=_SPECULAR)
+        return broad, False
 
     def _channels(self, number: int, source: ChannelSource) -> Tensor:
         """Channels of unit power each: [batch, n]."""
@@ -144,13 +187,16 @@ def fit_universal(estimator: "Universal", problem: ChannelProblem, plan: Fit) ->
     """Train the layers within the budget, then set the doubt; says what was done, and the NMSE on `problem`."""
     clock, draws, numbers = Clock(plan), BroadDraws(plan.seed, _BATCH), iter(range(2**30))
     first, last = _LARGE_SHARES
+    averaged = AveragedModel(estimator.network, multi_avg_fn=get_ema_multi_avg_fn(_DECAY))
 
     def layers_loss() -> Tensor:
+        averaged.update_parameters(estimator.network)
         gone = min(1.0, clock.share())
         return loss(estimator.network, draws.draw(next(numbers), large=first + (last - first) * gone))
 
     optimizer = torch.optim.Adam(estimator.network.parameters(), _RATE)
     steps = descend(optimizer, layers_loss, clock, "layers", until=1.0, longest_gradient=1.0)
+    estimator.network.load_state_dict(averaged.module.state_dict())
     set_doubt(estimator, [draws.draw(next(numbers), large=0.3) for _ in range(_DOUBT_BATCHES)])
     estimator.for_problem(problem).eval()
     trained_on: list[Json] = ["clusters", *_ENVIRONMENTS]
@@ -221,12 +267,20 @@ def set_doubt(estimator: "Universal", batches: list[Drawn]) -> None:
 
 
 def loss(network: UniversalNetwork, drawn: Drawn) -> Tensor:
-    """Mean over samples of the logarithm of the NMSE of the answer, and with smaller weights of what led to it."""
+    """Mean over samples of the logarithm of the NMSE of the answer, and with smaller weights of what led to it.
+
+    Of channels of one kind it is the logarithm of the mean NMSE of those with nearly the same SNR: weak estimates count as they
+    do in a table. Among channels of many kinds these would be all that counts.
+    """
     measured, unit = scaled(drawn.measured)
     signal = drawn.signal / unit[:, None]
 
-    def error(mean: Tensor, truth: Tensor = signal) -> Tensor:
+    level_db = -10 * drawn.measured.noise_var.log10()
+    near = torch.softmax(-0.5 * ((level_db[:, None] - level_db) / _NEAR_DB).square(), 1)
+
+    def error(mean: Tensor, truth: Tensor = signal, near: Tensor = near) -> Tensor:
         wrong = squared_modulus(mean - truth).sum(1) / squared_modulus(truth).sum(1)
+        wrong = near @ wrong if drawn.one_kind else wrong
         return torch.log(wrong + _LEAST_ERROR).mean()
 
     looks, paths = network(measured, drawn.rx, drawn.tx)
@@ -235,7 +289,8 @@ def loss(network: UniversalNetwork, drawn: Drawn) -> Tensor:
     total = total + _EARLY * sum((error(look.posterior.mean) for look in looks[:-1]), total.new_zeros(()))
     if paths is not None:
         share = len(paths.some) / len(signal)
-        of_paths = [error(look.posterior.mean, signal[paths.some]) for look in paths.looks[1:]]
+        own = torch.eye(len(paths.some))
+        of_paths = [error(look.posterior.mean, signal[paths.some], own) for look in paths.looks[1:]]
         total = total + _EARLY * share * sum(of_paths, total.new_zeros(()))
     return total
 

@@ -145,3 +145,32 @@ def test_a_range_the_wrong_way_round_is_refused() -> None:
         ValueError, match=r"spread must be \[least, largest\] with 1e-06 <= least <= largest <= 90, got"
     ):
         Scenario.model_validate({"name": "own", **arrays, "channel": channel})
+
+
+def test_each_end_may_have_spreads_of_its_own_and_one_for_all_clusters() -> None:
+    """Without a change to what is drawn otherwise: directions of clusters, powers and delays stay."""
+    ends = replace(SOURCE, specular=0.0, bs_spread=(1.0, 2.0), ue_spread=(10.0, 20.0))
+    for source, bs, ue in ((ends, "aod", "aoa"), (replace(ends, direction="uplink"), "aoa", "aod")):
+        rays = source.rays(range(200), seed=1)
+        narrow, wide = (_spreads(rays, getattr(rays, name)).median() for name in (bs, ue))
+        assert 1.0 < float(narrow) < 2.0
+        assert 10.0 < float(wide) < 20.0
+    usual, other = (source.rays(range(50), seed=1) for source in (replace(SOURCE, specular=0.0), ends))
+    assert torch.equal(usual.powers, other.powers)
+    assert torch.equal(usual.phases, other.phases)
+    of_one = replace(ends, ue_spread=(1.0, 30.0), clusters=(30, 30)).rays(range(100), seed=1)
+    alike = replace(ends, ue_spread=(1.0, 30.0), clusters=(30, 30), one_spread=True).rays(range(100), seed=1)
+    varied, one = (torch.log(rays.aoa.std(2)).std(1).median() for rays in (of_one, alike))
+    assert float(one) < 0.3 < 0.7 < float(varied)
+
+
+def test_a_base_station_may_have_its_clusters_ahead() -> None:
+    around = replace(SOURCE, specular=1.0, concentrated=1.0, concentration=(30.0, 30.0), level=1.0)
+    for source, bs, ue in (
+        (replace(around, bs_ahead=True), "aod", "aoa"),
+        (replace(around, bs_ahead=True, direction="uplink"), "aoa", "aod"),
+    ):
+        rays = source.rays(range(300), seed=2)
+        facing, anywhere = (getattr(rays, name)[_used(rays)].cos() for name in (bs, ue))
+        assert float((facing > 0.5).double().mean()) > 0.98
+        assert float((anywhere > 0.5).double().mean()) == pytest.approx(1 / 3, abs=0.1)

@@ -20,7 +20,7 @@ from chanest.covariances.offgrid import Paths
 from chanest.covariances.refining import LEFT, around, improve, peaks, take_off
 from chanest.estimators.universal import Universal
 from chanest.frontend import BeamformingMap
-from chanest.networks.atoms import smoothed
+from chanest.networks.atoms import contrast, smoothed
 from chanest.networks.universal import interpolated, scaled
 from chanest.pilots import draw_beams, draw_combiners
 from chanest.problem import ChannelProblem
@@ -304,3 +304,12 @@ def test_a_peak_gathers_what_lies_within_one_point_of_it(rx: Array, tx: Array, c
     marked = around(found, grid).reshape(grid.shape)
     assert int(marked.sum()) == directions * len(tx.slants) * len(rx.slants)
     assert bool(marked[0, at[1], at[2], 0, at[4], at[5]])
+
+
+def test_the_contrast_of_a_spectrum_is_how_few_of_its_points_have_power() -> None:
+    """A quarter of log(points over points with power), whatever the unit."""
+    values = torch.zeros(1, 3, 64)
+    for sample, used in enumerate((64, 16, 1)):
+        values[0, sample, :used] = 10.0**sample
+    expected = torch.tensor([[1.0, 4.0, 64.0]]).log() / 4
+    torch.testing.assert_close(contrast(values), expected, rtol=1e-2, atol=1e-4)
