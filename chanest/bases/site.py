@@ -35,7 +35,7 @@ _PASSES = 4
 _CANDIDATES = 6
 """Classes that a recording may change to: those most like its own."""
 _ROUNDS, _ROUNDS_ALONE = 6, 60
-"""At the most, of classes and of one for all: the powers of weak directions, which count at high SNR, are the last to settle."""
+"""At the most, of classes and of one for all: powers of weak directions, which count at high SNR, are the last to settle."""
 _FLOOR = 1e-4
 """Of the diagonal of a covariance that channels are drawn from."""
 
