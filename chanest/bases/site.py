@@ -34,7 +34,8 @@ _PASSES = 4
 """Steps of the classes before recordings may change theirs."""
 _CANDIDATES = 6
 """Classes that a recording may change to: those most like its own."""
-_ROUNDS = 6
+_ROUNDS, _ROUNDS_ALONE = 6, 60
+"""At the most, of classes and of one for all: powers of weak directions, which count at high SNR, are the last to settle."""
 _FLOOR = 1e-4
 """Of the diagonal of a covariance that channels are drawn from."""
 
@@ -57,6 +58,9 @@ def learn_site(recordings: Recordings, classes: int, plan: Fit) -> Learned:
     clock, every = Clock(plan), gathered(recordings, plan)
     clear = _first_pilots(every if classes == 1 else every.select(_least_noise(every)))
     classes = max(1, min(classes, len(clear.y) // _PER_CLASS))
+    rounds = _ROUNDS
+    if classes == 1:  # Rounds are worth more than recordings: half of them, for twice as many rounds.
+        rounds, clear = _ROUNDS_ALONE, clear.select(torch.arange(-(-len(clear.y) // 2)))
     family = SpectralFamily(recordings.rx, recordings.tx, classes)
     labels = torch.zeros(len(clear.y), dtype=torch.int64)
     first = clear.select(torch.arange(min(_FIRST, len(labels))))
@@ -69,14 +73,14 @@ def learn_site(recordings: Recordings, classes: int, plan: Fit) -> Learned:
         for _ in range(_PASSES):
             asked = family.asked(clear, labels)
             family.improve(asked)
-    while done < _ROUNDS and (done == 0 or clock.share() < 1.0):
+    while done < rounds and (done == 0 or clock.share() < 1.0):
         if classes > 1:
             labels = _likeliest(family, clear, labels)
         asked = family.asked(clear, labels)
         family.improve(asked)
         clock.tick()
         done += 1
-        plan.report(min(1.0, max(clock.share(), done / _ROUNDS)), f"round {done}")
+        plan.report(min(1.0, max(clock.share(), done / rounds)), f"round {done}")
     facts: dict[str, Json] = {"recordings": len(every.y), "classes": classes, "rounds": done}
     return Learned(family, every, {**facts, "log_evidence": float(asked.log_evidence.mean())})
 
