@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from chanest.covariances.angular import GridView
+from chanest.covariances.angular import AngularCovariance, GridView
 from vlista_core.estimate import Measurement
-from vlista_core.gaussian import WhiteCovariance, condition
+from vlista_core.gaussian import Covariance, WhiteCovariance, condition
 
 
 def seen_flat(level: Tensor, view: GridView, measured: Measurement) -> tuple[Tensor, Tensor]:
@@ -19,8 +19,10 @@ def seen_flat(level: Tensor, view: GridView, measured: Measurement) -> tuple[Ten
     """
     grid, phi = view.grid, view.beams
     ports, polarisations = grid.rx.ports * grid.tx.ports, len(grid.rx.slants) * len(grid.tx.slants)
-    prior = WhiteCovariance((grid.atoms / polarisations * level).to(measured.y.dtype), ports)
+    prior: Covariance = WhiteCovariance((grid.atoms / polarisations * level).to(measured.y.dtype), ports)
     if phi is None or phi.weights is not None:
+        if phi is None:  # the view has shown ΦΨ of a map without structure, and ΦΦᴴ would have to be formed
+            prior = AngularCovariance(level[:, None].expand(-1, grid.atoms), grid, view)
         posterior = condition(prior, measured)
         return posterior.whitened, view.forms(posterior.precision)
     antennas = phi.antennas

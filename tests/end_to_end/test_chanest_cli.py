@@ -315,7 +315,7 @@ def test_a_second_writer_gets_one_sentence(tiny: str, tmp_path: Path) -> None:
         (["train", "TINY", "-e", "lmmse", "-o", "TINY"], "the output folder cannot be made"),
         (
             ["train", "TINY", "-e", "omp", "--from-pilots"],
-            "omp cannot learn from pilots alone; those that can are lmmse, gmm, gated-lmmse, universal",
+            "omp cannot learn from pilots alone; those that can are lmmse, gmm, gated-lmmse, product-lmmse, universal",
         ),
         (["report", "nowhere"], "holds no finished cells of a study"),
         (["estimators", "nowhere"], "no such scenario"),

@@ -123,7 +123,7 @@ def test_lmmse_goes_to_a_file_and_back(tmp_path: Path) -> None:
     batch = problem.sample(3, seed=1, snr_db=10.0)
     loaded = get_estimator("lmmse", problem, weights=path).estimate(batch.y, batch.phi, batch.noise_var)
     expected = _fitted().estimate(batch.y, batch.phi, batch.noise_var)
-    assert torch.equal(loaded.signal, expected.signal)
+    assert nmse_db(loaded.signal, expected.signal) < -50.0  # files hold covariances in half precision
 
 
 def test_weights_of_another_bandwidth_are_refused_in_a_sentence(tmp_path: Path) -> None:
