@@ -1,16 +1,10 @@
-"""Where tensors are: what people may call a device, whether this machine has it, and whether values can be looked at."""
+"""Where tensors are: what people may call a device, and whether this machine has it."""
 
 import re
 
 import torch
-from torch import Tensor
 
 Device = torch.device | str
-
-
-def has_values(tensor: Tensor) -> bool:
-    """Whether Python may look at the entries: not on the meta device, nor while `torch.export` records what is done."""
-    return not (tensor.is_meta or torch.compiler.is_exporting())
 
 
 def check_device(name: str, value: str) -> None:

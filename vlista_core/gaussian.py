@@ -16,9 +16,8 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from vlista_core.devices import has_values
 from vlista_core.estimate import Measurement
-from vlista_core.linalg import cholesky
+from vlista_core.linalg import cholesky, has_values
 from vlista_core.linops import DenseMap, LinearMap
 from vlista_core.prox import squared_modulus
 

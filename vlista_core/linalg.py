@@ -11,6 +11,11 @@ _SINGULAR = 64.0
 """Pivots and eigenvalues of so many units of rounding of the largest count as zero."""
 
 
+def has_values(tensor: Tensor) -> bool:
+    """Whether Python may look at the entries: not on the meta device, nor while `torch.export` records what is done."""
+    return not (tensor.is_meta or torch.compiler.is_exporting())
+
+
 def cholesky(matrix: Tensor) -> Tensor:
     """Lower Cholesky factor of Hermitian positive semi-definite matrices. matrix: [..., n, n] -> [..., n, n].
 

@@ -7,10 +7,9 @@ from torch import Tensor
 
 from chanest.bases.estimator import ChannelEstimator
 from chanest.problem import ChannelProblem
-from vlista_core.devices import has_values
 from vlista_core.estimate import Estimate, Measurement
 from vlista_core.gaussian import WhiteCovariance, condition
-from vlista_core.linalg import cholesky
+from vlista_core.linalg import cholesky, has_values
 from vlista_core.linops import LinearMap
 from vlista_core.prox import squared_modulus
 
