@@ -9,8 +9,6 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from vlista_core.linalg import has_values
-
 _BLOCK_BYTES = 64 * 2**20
 _DEAD = 64.0
 """Columns shorter than so many units of rounding of the longest are dead. What Φ does not see of Ψ is left with a length of one
@@ -187,7 +185,7 @@ class LinearMap(ABC):
             now_settled = settled | ((value - norm).abs() <= tolerance * value)
             norm = torch.where(settled, norm, value)
             settled = now_settled
-            if step % 8 == 7 and (settled.is_meta or (has_values(settled) and bool(settled.all()))):
+            if step % 8 == 7 and not torch.compiler.is_exporting() and (settled.is_meta or bool(settled.all())):
                 break
             x = self.adjoint(forward)
             x = x / torch.linalg.vector_norm(x, dim=1, keepdim=True).clamp_min(torch.finfo(x.real.dtype).tiny)
