@@ -37,7 +37,6 @@ class ProductLMMSE(GaussianEstimator):
 
     name = "product-lmmse"
     summary = "ours: transmit and receive covariance adapt to y by their angular spectra; for ends that are independent"
-    exported_as = ("pt2",)
     needs_fit = True
     learns_from_pilots = True
     half_precision = True

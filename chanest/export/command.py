@@ -59,5 +59,5 @@ def _list_forms() -> None:
     out.print(table)
     others = [name for name in estimator_names() if name not in every]
     tell(f"{len(every)} of {len(estimator_names())} estimators can be exported")
-    tell(f"no form, since how long they work depends on y: {', '.join(others)}")
+    tell(f"no form, for most since how long they work depends on y: {', '.join(others)}")
     next_step("chanest export NAME SCENARIO -o FILE.pt2")
