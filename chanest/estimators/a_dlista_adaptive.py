@@ -16,7 +16,7 @@ class AdaptiveADLISTAEstimator(UnfoldedEstimator):
 
     name = "a-dlista-adaptive"
     summary = "ours: A-DLISTA whose steps and thresholds, one per layer, follow norms of residual and gradient"
-    exported_as = ("pt2", "onnx")
+    exported_as = ("pt2",)
     half_precision = True
 
     @classmethod

@@ -10,7 +10,7 @@ class DLISTAEstimator(UnfoldedEstimator):
 
     name = "dlista"
     summary = "DLISTA: a learned Kronecker dictionary, one step and one threshold per layer"
-    exported_as = ("pt2", "onnx")
+    exported_as = ("pt2",)
     half_precision = True
     one_size = True
 
