@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from chanest.estimators.universal import Universal
 
 _PRICE, _DOUBT = 0.7, 2.0
-"""In nats: for each degree of freedom that the universal model uses, and once. Chosen on validation channels of CDL-C, where the
-guard costs 0.04 dB at 0 dB, and of two streets, where it stays 0.1 dB behind the universal estimate there."""
+"""In nats: for each degree of freedom that the universal model uses, and once. Chosen on validation channels of CDL-C, where
+the guard costs 0.04 dB at 0 dB, and of two streets, where it stays 0.1 dB behind the universal estimate there."""
 _LEAST = 1e-3
 """A weight below this, of either model, is none: nothing is lost by rounding where one of them is right."""
 
