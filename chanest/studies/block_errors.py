@@ -55,7 +55,7 @@ class BlockErrors:
         needed = {name: snr for name in self.receivers() if (snr := self.needed_snr(name, mode)) is not None}
         best = next((name for name in needed if name not in BOUNDS), None)
         if best is None:
-            return f"No receiver reaches {TARGET:.0%} block errors at the SNRs of this run."
+            return f"Block errors of no receiver pass {TARGET:.0%} between the SNRs of this run."
         beyond = [
             f"{signed(needed[best] - needed[name])} dB from {label(name)}"
             for name in (*BOUNDS[::-1], "ls")
