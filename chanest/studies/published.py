@@ -45,6 +45,12 @@ class PublishedStudy(Study):
             f"{each['name']} {_level(each['found'], str(row['measure']))}" for each in _entries(row, "ours")
         )
 
+    def headline(self, frame: pd.DataFrame) -> str:
+        if frame.empty:
+            return ""
+        overview = _overview(frame)
+        return f"Ours are better in {len(overview.marked)} of {len(overview.lines)} published results as run here."
+
     def tables(self, frame: pd.DataFrame) -> list[Table]:
         """One line per published result, then everything of each publication."""
         if frame.empty:
