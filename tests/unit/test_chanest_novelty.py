@@ -266,7 +266,7 @@ def test_mistakes_are_told_in_a_sentence() -> None:
             NoveltyDetector.fit(problem, estimator=ls, level=level)
     with pytest.raises(ValueError, match="frames to learn from must be at least 48, 4 for each of its 12 features"):
         NoveltyDetector.fit(problem, estimator=ls, frames=40)
-    with pytest.raises(ValueError, match="frames to learn from must be"):
+    with pytest.raises(ValueError, match="frames must be an integer of at least 4, got 0"):
         NoveltyDetector.fit(problem, estimator=ls, frames=0)
     with pytest.raises(ValueError, match="snr_db must be one or more finite numbers"):
         NoveltyDetector.fit(problem, estimator=ls, snr_db=())
