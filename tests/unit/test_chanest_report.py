@@ -250,7 +250,8 @@ def test_the_page_of_a_folder_shows_the_studies_in_its_subfolders(tmp_path: Path
 
 @pytest.mark.parametrize(
     "folder", ["calibration", "cdl_c_upa64x4", "link", "novelty/alarms", "novelty/frames", "novelty/scores", "novelty/snr",
-               "score_64x16", "tracking", "calibration_slot_4x4", "ofdm_64x4", "slots/slot_300ns_30mps", "uplink_16x4"],
+               "score_64x16", "tracking", "calibration_slot_4x4", "ofdm_64x4", "slots/slot_100ns_3mps",
+               "slots/slot_100ns_30mps", "slots/slot_300ns_3mps", "slots/slot_300ns_30mps", "uplink_16x4"],
 )  # fmt: skip
 def test_the_recorded_tables_are_those_of_the_recorded_rows(folder: str) -> None:
     read = read_study(RECORDED / folder, STUDIES)
