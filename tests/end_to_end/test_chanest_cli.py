@@ -152,28 +152,12 @@ def test_bad_options_end_in_one_line_and_code_2(tmp_path: Path) -> None:
         assert result.stderr.strip().splitlines()[-1].startswith("error: ")
 
 
-TINY = """
-description = "a few antennas"
-[bs]
-rows = 4
-columns = 2
-yaw_spread = 60.0
-[ue]
-rows = 2
-columns = 1
-[frontend]
-pilots = 6
-[data]
-train = 100
-"""
-
-
 @pytest.fixture
-def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def tiny(few_antennas: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A small scenario and its own folder for weights."""
     monkeypatch.setenv("CHANEST_WEIGHTS", str(tmp_path / "weights"))
     path = tmp_path / "tiny.toml"
-    path.write_text(TINY)
+    path.write_text(f'description = "a few antennas"\n{few_antennas}[data]\ntrain = 100\n')
     return str(path)
 
 

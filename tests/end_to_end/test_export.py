@@ -17,19 +17,6 @@ from chanest.estimators import estimator_class, estimator_names
 from chanest.export import FORMS, as_received, exported, forms_of, program_of
 from chanest.fit import Fit
 
-TINY = """
-[bs]
-rows = 4
-columns = 2
-yaw_spread = 60.0
-[ue]
-rows = 2
-columns = 1
-[frontend]
-pilots = 6
-[data]
-train = 200
-"""
 STRANGER = """
 import sys
 
@@ -54,10 +41,10 @@ WITH_ONNX = [name for name in estimator_names() if "onnx" in forms_of(name)]
 
 
 @pytest.fixture
-def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> chanest.ChannelProblem:
+def tiny(few_antennas: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> chanest.ChannelProblem:
     """A few antennas, so that recording takes seconds."""
     monkeypatch.setenv("CHANEST_WEIGHTS", str(tmp_path / "weights"))
-    (tmp_path / "tiny.toml").write_text(TINY)
+    (tmp_path / "tiny.toml").write_text(few_antennas + "[data]\ntrain = 200\n")
     return chanest.ChannelProblem(chanest.load_scenario(str(tmp_path / "tiny.toml")))
 
 

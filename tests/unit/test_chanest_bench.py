@@ -15,17 +15,6 @@ from chanest.studies.standing import Standing
 from vlista_core.study import Provenance, Record, Row, frame, read_study, run_study
 from vlista_core.study.page import write_page
 
-TOML = """
-[bs]
-rows = 4
-columns = 2
-yaw_spread = 60.0
-[ue]
-rows = 2
-columns = 1
-[frontend]
-pilots = 6
-"""
 CDL, STREET = "cdl_c_upa64x4", "rt_canyon_upa64x4"
 LEVELS = {
     (CDL, "sbl"): (-4.0, -9.5),
@@ -154,10 +143,12 @@ def test_weights_are_lent_to_equal_arrays_without_their_own_and_left_out_elsewhe
     assert len(lent.left_out()) == 1
 
 
-def test_figures_are_those_of_the_accuracy_study_and_a_sweep_has_a_line_for_each_value(tmp_path: Path) -> None:
+def test_figures_are_those_of_the_accuracy_study_and_a_sweep_has_a_line_has_a_line_for_each_value(
+    few_antennas: str, tmp_path: Path
+) -> None:
     for name in ("tiny", "small"):
         (tmp_path / f"{name}.toml").write_text(
-            TOML.replace("columns = 2", "columns = 3" if name == "small" else "columns = 2")
+            few_antennas.replace("columns = 2", "columns = 3" if name == "small" else "columns = 2")
         )
     scenarios = tuple(chanest.load_scenario(tmp_path / f"{name}.toml") for name in ("tiny", "small"))
     study = BenchStudy(
