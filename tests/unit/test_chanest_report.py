@@ -248,16 +248,6 @@ def test_the_page_of_a_folder_shows_the_studies_in_its_subfolders(tmp_path: Path
     assert "gated-lmmse, tracked" in page
 
 
-@pytest.mark.parametrize(
-    "folder", ["calibration", "cdl_c_upa64x4", "link", "novelty/alarms", "novelty/frames", "novelty/scores", "novelty/snr",
-               "score_64x16", "tracking", "calibration_slot_4x4", "ofdm_64x4", "slots/slot_100ns_3mps",
-               "slots/slot_100ns_30mps", "slots/slot_300ns_3mps", "slots/slot_300ns_30mps", "uplink_16x4"],
-)  # fmt: skip
-def test_the_recorded_tables_are_those_of_the_recorded_rows(folder: str) -> None:
-    read = read_study(RECORDED / folder, STUDIES)
-    assert (RECORDED / folder / "table.md").read_text(encoding="utf-8") == markdown(read.study, read.frame)
-
-
 def test_a_folder_without_a_study_is_told(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="holds no finished cells of a study"):
         write_page(tmp_path, STUDIES)
