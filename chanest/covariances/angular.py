@@ -95,7 +95,7 @@ class AngularGrid:
 
     def cast(self, dtype: torch.dtype) -> "AngularGrid":
         """The same grid with atoms of another precision."""
-        return self if self.dtype == dtype else replace(self, dtype=dtype)
+        return self if self.dtype == dtype else angular_grid_of(self.rx, self.tx, self.oversampling, dtype)
 
     @property
     def _ends(self) -> tuple[tuple[Tensor, Array], tuple[Tensor, Array]]:
