@@ -82,12 +82,6 @@ def _where(condition: Tensor, a: Any, b: Any) -> Pair:
     return Pair(torch.where(condition, left.re, right.re), torch.where(condition, left.im, right.im))
 
 
-def _vector_norm(a: Pair, order: float = 2.0, dim: Any = None, keepdim: bool = False, **_: Any) -> Tensor:
-    if order != 2:
-        raise ValueError(f"a norm of complex numbers of order {order:g} has no real form here")
-    return torch.sqrt((a.re.square() + a.im.square()).sum(dim, keepdim))
-
-
 def _differs(a: Pair, b: Any) -> Tensor:
     other = Pair.of(b)
     return (a.re != other.re) | (a.im != other.im)
@@ -108,7 +102,6 @@ _RULES: dict[Any, Callable[..., Any]] = {
     aten.ne.Scalar: _differs,
     aten.ne.Tensor: _differs,
     aten.abs.default: Pair.modulus,
-    aten.linalg_vector_norm.default: _vector_norm,
     aten.real.default: lambda a: a.re,
     aten.imag.default: lambda a: a.im,
     aten.view_as_real.default: Pair.stacked,
